@@ -1,16 +1,20 @@
 """Benchmarks: contenders agree or fail, and missing ones are reported; no time is asserted."""
 
 import sys
+import types
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from least_squares import local_polynomial
+from marks import needs_finufft
 from paths import CONFIGS
 
-from attnkernel import Causal
+import attnkernel as ak
 from experiments.__main__ import main
-from experiments.benchmarks import attention_contenders, modules, regression
+from experiments.benchmarks import attention_contenders, gcv, modules, regression
+from experiments.benchmarks.masks import prior_of, share_of_blocks
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 REGRESSION = ("n=[41]", "dim=[1, 3]", "repeats=2")
@@ -20,19 +24,15 @@ ATTENTION = ("length=[19]", "memory_length=null", "heads=2", "dim=5", "repeats=2
 
 @pytest.fixture
 def bench(run_study, monkeypatch):
-    """Runs a benchmark as if some packages were not there."""
-
-    def run(name, *overrides, without):
-        for module in without:
-            monkeypatch.setitem(sys.modules, module, None)
-        return run_study(name, *overrides)
-
-    return run
+    """Runs a benchmark as if KeOps and PyTorch were not there."""
+    for module in ("pykeops.numpy", "torch"):
+        monkeypatch.setitem(sys.modules, module, None)
+    return run_study
 
 
 @pytest.mark.slow
 def test_contenders_of_regression_agree(bench):
-    run = bench("bench_regression", *REGRESSION, without=["pykeops.numpy"])
+    run = bench("bench_regression", *REGRESSION)
     found = run.summary
     assert [(row["n"], row["dim"]) for row in found["table"]] == [(41, 1), (41, 3)]
     for row in found["table"]:
@@ -65,36 +65,10 @@ def test_upper_bounds_compute_sums_of_exponentials():
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes", "contenders"),
-    [
-        (
-            "bench_regression",
-            REGRESSION,
-            {"KeOps": "pykeops.numpy", "scikit-learn": "sklearn.metrics.pairwise"},
-        ),
-        ("bench_attention", ATTENTION, {"PyTorch": "torch"}),
-        ("bench_modules", MODULES, {"PyTorch": "torch"}),
-    ],
-)
-@pytest.mark.slow
-def test_missing_contenders_are_reported(bench, name, sizes, contenders):
-    run = bench(name, *sizes, without=contenders.values())
-    found = run.summary
-    for contender, module in contenders.items():
-        sentence = f"{module.partition('.')[0]}: not installed"
-        for row in found["table"]:
-            assert row["unavailable"][contender].startswith(sentence)
-            assert contender not in row["median"]
-        named = [note for note in found["notes"] if note.startswith(f"no {contender} ({sentence}")]
-        assert len(named) == 1
-        assert f"note: {named[0]}" in run.output
-
-
 @pytest.mark.slow
 def test_contenders_that_need_too_much_memory_are_reported(bench):
     tiny = ("n=[41]", "dim=[2]", "repeats=1", "max_memory_gib=2e-6")
-    run = bench("bench_regression", *tiny, without=["pykeops.numpy"])
+    run = bench("bench_regression", *tiny)
     (row,) = run.summary["table"]
     assert row["unavailable"]["dense XLA"].startswith("needs ")
     assert row["unavailable"]["scikit-learn"].startswith("needs a matrix of")
@@ -102,7 +76,7 @@ def test_contenders_that_need_too_much_memory_are_reported(bench):
 
 @pytest.mark.slow
 def test_contenders_of_attention_agree(bench):
-    found = bench("bench_attention", *ATTENTION, without=["torch"]).summary
+    found = bench("bench_attention", *ATTENTION).summary
     works = [(row["causal"], row["phase"]) for row in found["table"]]
     phases = (attention_contenders.FORWARD, attention_contenders.BACKWARD)
     assert works == [(causal, phase) for causal in (False, True) for phase in phases]
@@ -118,7 +92,7 @@ def test_contenders_of_attention_agree(bench):
 
 @pytest.mark.slow
 def test_contenders_of_modules_agree(bench):
-    found = bench("bench_modules", *MODULES, without=["torch"]).summary
+    found = bench("bench_modules", *MODULES).summary
     phases = (modules.FORWARD, modules.BACKWARD)
     works = [(row["length"], row["causal"], row["phase"]) for row in found["table"]]
     assert works == [(n, c, phase) for n in (13, 19) for c in (False, True) for phase in phases]
@@ -140,25 +114,14 @@ def test_contenders_of_modules_agree(bench):
     assert times["reached"] == (min(ratios.values()) >= 3)
 
 
-def assert_disagrees(name, overrides, contender):
-    """The benchmark fails, since a contender has other numbers than attnkernel."""
-    assert main(["run", str(CONFIGS / f"{name}.yaml"), "--out", "out", *overrides]) == 1
-    error = Path("out/error.log").read_text()
-    assert f"{contender} is" in error
-    assert "away from attnkernel; expected at most 1e-04" in error
-
-
-@pytest.mark.slow
-def test_module_with_another_mask_fails_the_benchmark(monkeypatch):
-    monkeypatch.setattr(modules.ak, "Causal", lambda: Causal(1))
-    assert_disagrees("bench_modules", MODULES, "Equinox")
-
-
 def test_contender_with_other_numbers_fails_the_benchmark(monkeypatch):
     monkeypatch.setitem(
         attention_contenders.JAX_CONTENDERS, "jax.nn", lambda q, k, v, causal: v + 0.0 * (q + k)
     )
-    assert_disagrees("bench_attention", ATTENTION, "jax.nn")
+    assert main(["run", str(CONFIGS / "bench_attention.yaml"), "--out", "out", *ATTENTION]) == 1
+    error = Path("out/error.log").read_text()
+    assert "jax.nn is" in error
+    assert "away from attnkernel; expected at most 1e-04" in error
 
 
 @pytest.mark.slow
@@ -190,3 +153,89 @@ def test_bench_gpu_reports_missing_devices_and_checks_the_rest(run_study):
             if "Gaussian" in row["job"]
             else 128 * 129 / 2 * {"forward": 26, "+ backward": 94}[row["phase"]]
         )
+
+
+RECURRENT = ("length=[16]", "heads=2", "dim=4", "repeats=1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [["linear"], ["channel decay", "gated delta", "Mesa"]])
+def test_each_layer_is_timed_in_chunks_and_by_a_scan(run_study, layers):
+    table = run_study("bench_recurrent", *RECURRENT, f"layers={layers}").summary["table"]
+    assert [row["layer"] for row in table] == [layer for layer in layers for _ in range(2)]
+    for row in table:
+        assert set(row["median"]) == {"chunks", "scan", "softmax"}
+        assert 0 < row["deviation"]["scan"] < 1e-5
+
+
+MASKS = ("length=64", "block=8", "heads=2", "dim=4", "repeats=1")
+OTHERS = ["causal", "prefix", "documents", "ALiBi", "neighbourhood", "dilated window"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("examples", [["tiled neighbourhood", "soft cap"], OTHERS])
+def test_each_example_is_timed_and_has_a_share_of_blocks(run_study, examples):
+    table = run_study("bench_masks", *MASKS, f"examples={examples}").summary["table"]
+    assert [row["example"] for row in table] == examples
+    for row in table:
+        is_mask = row["example"] not in ("soft cap", "ALiBi")
+        assert ("jax.nn" in row["median"]) == is_mask
+        assert (row["blocks"] == 1.0) == (not is_mask)
+        if is_mask:
+            assert row["deviation"]["jax.nn"] < 1e-4
+
+
+def test_shares_of_blocks():
+    np.testing.assert_allclose(share_of_blocks(prior_of("causal", 64, 1), 64, 8), 36 / 64)
+    window = share_of_blocks(prior_of("sliding window", 64, 1), 64, 8)
+    np.testing.assert_allclose(window, 15 / 64)  # 4 keys before each query
+    assert share_of_blocks(prior_of("ALiBi", 64, 2), 64, 8) == 1.0
+
+
+OFFSET, FACTOR = 0.01, 1.02  # of the curve and the criterion of the peer, by which they are wrong
+
+
+def criterion(x, y, bandwidth, order):
+    hat = local_polynomial(x, x, bandwidth, order)
+    return np.mean((y - hat @ y) ** 2) / (1.0 - np.trace(hat) / len(x)) ** 2
+
+
+def stand_in():
+    """A `fastlpr` by NumPy, with a curve that is off by a constant.
+
+    Bandwidths are in standard deviations of the inputs, as fastLPR takes them.
+    """
+
+    def cv_fastlpr(x, y, bandwidths, options):
+        assert options["dstd"] == 0
+        order, at, unit = options["order"], bandwidths[:, 0], np.std(x, ddof=1)
+        values = np.array([criterion(x[:, 0], y, unit * h, order) for h in at])
+        found = {"gcv_m": FACTOR * values}
+        best = at[np.argmin(values)]
+        return types.SimpleNamespace(h=np.array([best]), x=x[:, 0], y=y, order=order, gcv=found)
+
+    def predict(fitted, at):
+        bandwidth = np.std(fitted.x, ddof=1) * fitted.h[0]
+        hat = local_polynomial(at[:, 0], fitted.x, bandwidth, fitted.order)
+        return (hat @ fitted.y)[:, None] + OFFSET
+
+    return types.SimpleNamespace(cv_fastlpr=cv_fastlpr, fastlpr_predict=predict)
+
+
+@pytest.mark.slow
+@needs_finufft
+def test_criteria_and_errors_are_those_of_numpy(x64, run_study, monkeypatch):
+    monkeypatch.setattr(gcv, "optional_import", lambda name: stand_in())
+    rows = run_study("bench_gcv", "n=[200]", "repeats=1").summary["table"]
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(2024), n=200)
+    x, y = np.asarray(data.x[:, 0]), np.asarray(data.y)
+    assert [row["order"] for row in rows] == [0, 1]
+    for row in rows:
+        for name in (gcv.OURS, gcv.FASTLPR):
+            expected = criterion(x, y, row["bandwidth"][name], row["order"])
+            np.testing.assert_allclose(row["criterion"][name], expected, rtol=1e-7)
+        assert 0.0 < row["criterion_above_ours"][gcv.FASTLPR] < 0.01
+        assert row["criterion_error"][gcv.OURS] < 1e-5
+        assert row["criterion_error"][gcv.FASTLPR] == pytest.approx(FACTOR - 1.0, rel=1e-4)
+        assert row["curve_error"][gcv.OURS] < 1e-5
+        assert row["curve_error"][gcv.FASTLPR] == pytest.approx(OFFSET, rel=1e-6)

@@ -27,11 +27,13 @@ def names(directory):
     return sorted(os.listdir(directory))
 
 
-def test_validate_reports_every_config(home, capsys):
+def test_validate_reports_every_config_and_runs_none(home, capsys):
     (home / "bad.yaml").write_text("study: hold_out\n")
+    before = names(home)
     assert main(["validate", "bad.yaml", "data.yaml", "missing.yaml", "holdout.yaml"]) == 2
     out, err = capsys.readouterr()
     assert out.splitlines() == ["data.yaml: valid", "holdout.yaml: valid"]
+    assert names(home) == before
     first, second = err.splitlines()
     assert first.startswith("bad.yaml:1: study: unknown name 'hold_out'")
     assert second.startswith("missing.yaml: cannot be read")
@@ -60,12 +62,6 @@ def test_missing_extra_is_reported_with_the_line_that_installs_it(
     assert importlib.import_module("experiments.__main__").main(["list"]) == 2
     expected = f'{package} is not installed: pip install "attnkernel[experiments]"\n'
     assert capsys.readouterr().err == expected
-
-
-def test_validate_runs_nothing(home):
-    before = names(home)
-    assert main(["validate", "holdout.yaml", "data.yaml"]) == 0
-    assert names(home) == before
 
 
 def show(home, capsys, *arguments):
@@ -135,21 +131,18 @@ def test_schema_has_every_field_of_every_study(capsys):
     assert kernel["anyOf"][0]["enum"] == list(BUILT_IN)
 
 
-@pytest.mark.parametrize(
-    ("field", "some"),
-    [
+def test_list_prints_the_names_that_a_config_can_use(capsys):
+    assert main(["list"]) == 0
+    listed = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
+    for field, some in (
         ("study", list(STUDIES)),
         ("data.source", ["heteroskedastic", "bundled", "csv"]),
         ("data.name (bundled)", ["cps71", "mcycle"]),
         ("model.kernel", ["gaussian"]),
         ("model.convention", ["standard", "unhalved"]),
         ("training.optimizer", ["adam", "sgd"]),
-    ],
-)
-def test_list_prints_the_names_that_a_config_can_use(capsys, field, some):
-    assert main(["list"]) == 0
-    listed = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
-    assert set(some) <= set(listed[field].split(", "))
+    ):
+        assert set(some) <= set(listed[field].split(", ")), field
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
-"""Fields and YAML of configs: names, types, ranges, values that belong together, and overrides."""
+"""Fields and YAML of configs: names, types, ranges, values that belong together, overrides, and
+`extends: base.yaml`: the command line wins over the file, and the file over its base."""
 
 import json
+from pathlib import Path
 
 import pytest
-from small_configs import BENCH, HEADS, HOLDOUT, LEAVE_ONE_OUT, assert_one_error, places
+import yaml
+from small_configs import BENCH, DATA, HEADS, HOLDOUT, LEAVE_ONE_OUT, assert_one_error, places
 
+from experiments.__main__ import main
 from experiments.config.loading import ConfigError
 
 # a config, where its error is, and words of it
@@ -29,6 +33,8 @@ LENGTHSCALES = {value: f"got {value}" for value in ("0", "-1", "0.0")} | {
     ".inf": "got inf",
     "1e400": "got inf",
 }
+STEPS_TWICE = HOLDOUT.replace("  steps: 4", "  steps: 4\n  steps: 4")
+TWO_INPUTS = "data: {source: bundled, name: ethanol, x: [C, E]}\n"
 WRONG = [
     *((*case, "known here: ") for case in UNKNOWN),
     ("seed: 1\n", "1: study: is required", "holdout"),
@@ -49,6 +55,11 @@ WRONG = [
     (HEADS + "model: [1.0]\n", "4: model: ", "[1.0]"),
     (HEADS.replace("[1, 2]", "[1, two]"), "3: heads.1: ", "integer", "'two'"),
     (LEAVE_ONE_OUT + "  x: 3\n", "5: data.x: ", "3"),
+    (LEAVE_ONE_OUT.partition("data")[0] + "data: mcycle\n", "2: data: "),
+    (HOLDOUT.replace("[1, 0.5]", "[]"), "7: hold_out: "),
+    # not the usual column instead
+    (LEAVE_ONE_OUT + "  x: []\n", "5: data"),
+    (LEAVE_ONE_OUT + '  y: ""\n', "5: data"),
     # YAML 1.1 reads them as 8 and 90
     *((HOLDOUT + f"seed: {number}\n", "8: seed: ", number) for number in ("010", "1:30")),
     # 0 and infinity in float32
@@ -101,13 +112,55 @@ WRONG = [
     ("study: leave_one_out\n", "1: data: is required"),
     (LEAVE_ONE_OUT.replace("  name: mcycle\n", ""), "2: data.name: is required"),
     (LEAVE_ONE_OUT.replace("  source: bundled\n", ""), "2: data: needs the field"),
+    # two of a kind
+    (HOLDOUT + "study: heads\n", "8: study: given twice", "config.yaml:1"),
+    (STEPS_TWICE, "7: training.steps: given twice", "config.yaml:6"),
+    (HEADS + "model: {kernel: a, kernel: b}\n", "4: model.kernel: ", "twice"),
+    *(
+        (f"{TWO_INPUTS}study: {study}\n", "1: data: ", "one input", "data.x")
+        for study in ("data", "lengthscales\nlengthscales: [1.0]")
+    ),
+    # YAML
+    (HOLDOUT + "name: &word x\nseed: *word\n", "8: ", "anchors and aliases"),
+    (HOLDOUT + "name: x\nseed: *word\n", "9: ", "anchors and aliases"),
+    (HOLDOUT + "name: x\nseed: &word 3\n", "9: ", "anchors and aliases"),
+    *(
+        (text, "1: expected a mapping")
+        for text in ("", "# nothing\n", "- a\n", "hello\n", "3\n", "null\n")
+    ),
+    *(
+        (text, "2: this is not YAML: ")
+        for text in ("study: [a\nseed: 3\n", "study: heads\n\tseed: 3\n", "study: 'heads\n")
+    ),
+    (HOLDOUT + "---\nseed: 1\n", "8: this is not YAML: "),
+    *(
+        (HOLDOUT + f"seed: {tag}\n", "8: this is not YAML: tags")
+        for tag in ("!!python/name:os.system x", "!!int x", "!!int 3", "!!bool abc", "!a {b: 1}")
+    ),
+    (HOLDOUT + "? [a]\n: 3\n", "8: (top): "),
+    (b"name: caf\xe9\n", " ", "not UTF-8", "byte 9"),
+    # the path of a base
+    *(
+        (f"name: own\nextends: {extends}\n", "2: extends: ", fragment)
+        for extends, fragment in (
+            ("nowhere.yaml", "there is no file nowhere.yaml"),
+            (".", "there is no file"),
+            ("x" * 300, "there is no file"),
+            ("[base.yaml, other.yaml]", "the path of one file"),
+            ("3", "the path of one file"),
+            ("''", "the path of one file"),
+        )
+    ),
 ]
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_config_is_reported_in_one_line(errors_of, case):
     text, start, *fragments = case
-    assert_one_error(errors_of(text), f"config.yaml:{start}", *fragments)
+    lines = errors_of(text)
+    assert_one_error(lines, f"config.yaml:{start}", *fragments)
+    for words_of_pydantic in ("dictionary or object", "after validation"):
+        assert words_of_pydantic not in lines[0]
 
 
 @pytest.mark.parametrize("word", ["yes", "no", "on", "off", "y", "n"])
@@ -124,18 +177,6 @@ def test_only_true_and_false_are_booleans(errors_of, resolved, word):
 def test_numbers_in_scientific_notation_are_numbers(resolved, text, value):
     config = resolved(HOLDOUT.replace("steps: 4", f"learning_rate: {text}"))
     assert config.training.learning_rate == value
-
-
-@pytest.mark.parametrize(
-    ("text", "words_of_pydantic"),
-    [
-        (LEAVE_ONE_OUT.partition("data")[0] + "data: mcycle\n", "dictionary or object"),
-        (HOLDOUT.replace("[1, 0.5]", "[]"), "after validation"),
-    ],
-)
-def test_errors_avoid_the_words_of_pydantic(errors_of, text, words_of_pydantic):
-    (line,) = errors_of(text)
-    assert words_of_pydantic not in line
 
 
 # --- several errors ---
@@ -178,20 +219,6 @@ def test_float32_bias_correction_needs_adam(errors_of):
     text = HOLDOUT + "precision: float64\n"
     lines = errors_of(text, "training={optimizer: sgd, float32_bias_correction: true}")
     assert_one_error(lines, "command line 'training=", "training: float32_bias_correction", "adam")
-
-
-@pytest.mark.parametrize("field", ["x: []", 'y: ""'])
-def test_empty_column_of_a_bundled_data_set_is_refused(errors_of, field):
-    # not the usual column instead
-    (line,) = errors_of(LEAVE_ONE_OUT + f"  {field}\n")
-    assert line.startswith(("config.yaml:2: data", "config.yaml:5: data"))
-
-
-@pytest.mark.parametrize("study", ["data", "lengthscales"])
-def test_study_that_draws_one_input_refuses_two(errors_of, study):
-    text = f"study: {study}\ndata: {{source: bundled, name: ethanol, x: [C, E]}}\n"
-    overrides = ["lengthscales=[1.0]"] if study == "lengthscales" else []
-    assert_one_error(errors_of(text, *overrides), "config.yaml:2: data: ", "one input", "data.x")
 
 
 def test_override_replaces_a_field_and_keeps_its_neighbours(resolved):
@@ -253,75 +280,12 @@ def test_missing_fields_of_another_source_are_reported_at_the_group(errors_of):
     assert places(lines) == [f"config.yaml:2: data.{field}: " for field in ("path", "x", "y")]
 
 
-STEPS_TWICE = HOLDOUT.replace("  steps: 4", "  steps: 4\n  steps: 4")
-
-
-@pytest.mark.parametrize(
-    ("text", "start", "first"),
-    [
-        (HOLDOUT + "study: heads\n", "8: study: given twice", "config.yaml:1"),
-        (STEPS_TWICE, "7: training.steps: given twice", "config.yaml:6"),
-        (HEADS + "model: {kernel: a, kernel: b}\n", "4: model.kernel: ", "twice"),
-    ],
-)
-def test_duplicate_key_is_refused_with_both_lines(errors_of, text, start, first):
-    assert_one_error(errors_of(text), f"config.yaml:{start}", first)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        HOLDOUT + "name: &word x\nseed: *word\n",
-        HOLDOUT + "name: x\nseed: *word\n",
-        HOLDOUT + "name: x\nseed: &word 3\n",
-    ],
-    ids=["both", "alias", "anchor"],
-)
-def test_anchors_and_aliases_are_refused(errors_of, text):
-    (line,) = errors_of(text)
-    assert line.startswith(("config.yaml:8: ", "config.yaml:9: "))
-    assert "anchors and aliases" in line
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n", "hello\n", "3\n", "null\n"])
-def test_config_must_be_a_mapping(errors_of, text):
-    assert_one_error(errors_of(text), "config.yaml:1: expected a mapping")
-
-
-@pytest.mark.parametrize(
-    ("text", "start"),
-    [
-        ("study: [a\nseed: 3\n", "config.yaml:2: this is not YAML: "),
-        ("study: heads\n\tseed: 3\n", "config.yaml:2: this is not YAML: "),
-        ("study: 'heads\n", "config.yaml:2: this is not YAML: "),
-        (HOLDOUT + "---\nseed: 1\n", "config.yaml:8: this is not YAML: "),
-        *(
-            (HOLDOUT + f"seed: {tag}\n", "config.yaml:8: this is not YAML: tags")
-            for tag in (
-                "!!python/name:os.system x",
-                "!!int x",
-                "!!int 3",
-                "!!bool abc",
-                "!a {b: 1}",
-            )
-        ),
-        (HOLDOUT + "? [a]\n: 3\n", "config.yaml:8: (top): "),
-    ],
-)
-def test_invalid_yaml_is_reported_with_its_line(errors_of, text, start):
-    assert_one_error(errors_of(text), start)
-
-
 def test_control_characters_are_refused(errors_of):
     assert errors_of("study: a\x00b\n")[0].startswith("config.yaml: this is not YAML: ")
 
 
 def test_deep_nesting_is_refused(errors_of):
     assert errors_of(HOLDOUT + "name: " + "[" * 5000 + "\n")[0].startswith("config.yaml")
-
-
-def test_config_must_be_utf8(errors_of):
-    assert_one_error(errors_of(b"name: caf\xe9\n"), "config.yaml: ", "not UTF-8", "byte 9")
 
 
 def test_byte_order_mark_and_windows_line_ends_are_read(resolved):
@@ -332,3 +296,106 @@ def test_byte_order_mark_and_windows_line_ends_are_read(resolved):
 def test_config_must_be_a_file(error_of, name, home):
     (home / "config.yaml").write_text(HOLDOUT)
     assert_one_error(error_of("show", name).splitlines(), f"{name}: cannot be read: ")
+
+
+BASE = """\
+study: holdout
+name: base
+seed: 5
+data:
+  source: heteroskedastic
+  n: 20
+training:
+  steps: 4
+  learning_rate: 0.5
+hold_out: [1, 2, 3]
+"""
+OWN = """\
+extends: base.yaml
+name: own
+training:
+  steps: 7
+hold_out: [4]
+"""
+FILES = {"base.yaml": BASE}
+
+
+def test_mappings_merge_and_lists_are_replaced(resolved):
+    config = resolved(OWN, "training.learning_rate=0.25")
+    assert (config.name, config.seed, config.data.n) == ("own", 5, 20)
+    assert (config.training.steps, config.training.learning_rate) == (7, 0.25)
+    assert config.hold_out == [4]
+    assert resolved(OWN).training.learning_rate == 0.5
+
+
+def test_base_of_a_base_is_the_last_to_be_asked(resolved, tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "middle.yaml").write_text(
+        "extends: ../base.yaml\nname: middle\ntraining: {learning_rate: 0.125}\n"
+    )
+    config = resolved(OWN.replace("base.yaml", "deep/middle.yaml").replace("name: own\n", ""))
+    assert (config.name, config.seed) == ("middle", 5)
+    assert (config.training.steps, config.training.learning_rate) == (7, 0.125)
+
+
+def test_another_source_drops_the_fields_of_that_of_the_base(resolved):
+    config = resolved("extends: base.yaml\ndata: {source: bundled, name: mcycle}\n")
+    assert config.data.model_dump(exclude_defaults=True) == {"source": "bundled", "name": "mcycle"}
+
+
+def test_value_replaces_a_mapping_and_the_other_way_round(resolved, tmp_path, errors_of):
+    lines = errors_of("extends: base.yaml\ntraining: 3\n")
+    assert_one_error(lines, "config.yaml:2: training: expected a group of fields; got 3")
+    (tmp_path / "base.yaml").write_text(BASE.replace("seed: 5", "seed: {a: 1}"))
+    assert resolved("extends: base.yaml\nseed: 3\n").seed == 3
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_run_has_the_whole_config_and_needs_no_base():
+    Path("base.yaml").write_text(DATA)
+    Path("own.yaml").write_text("extends: base.yaml\nseed: 3\n")
+    assert main(["run", "own.yaml", "--quiet", "--out", "out"]) == 0
+    written = yaml.safe_load(Path("out/config.yaml").read_text())
+    assert "extends" not in written
+    assert (written["seed"], written["data"]["n"]) == (3, 20)
+    Path("base.yaml").unlink()
+    Path("own.yaml").unlink()
+    assert main(["reproduce", "out", "--quiet"]) == 0
+
+
+# --- errors ---
+
+
+def test_errors_name_the_file_that_has_the_line(errors_of, tmp_path):
+    (tmp_path / "base.yaml").write_text(BASE.replace("learning_rate", "learning_rat"))
+    lines = errors_of(OWN.replace("steps: 7", "steps: none"))
+    own, of_base = sorted(lines, reverse=True)
+    assert own.startswith("config.yaml:4: training.steps: ")
+    assert of_base.startswith("base.yaml:9: training.learning_rat: unknown field")
+    replaced = errors_of("extends: base.yaml\ntraining: {learning_rat: 1}\nhold_out: [x]\n")
+    assert [line.partition(": ")[0] for line in replaced] == ["config.yaml:2", "config.yaml:3"]
+
+
+def test_missing_field_is_reported_at_the_group_of_the_file(errors_of, tmp_path):
+    (tmp_path / "base.yaml").write_text("study: holdout\ndata: {source: csv}\nhold_out: [1]\n")
+    lines = errors_of("extends: base.yaml\nname: own\ndata:\n  x: a\n")
+    assert places(lines) == ["config.yaml:3: data.path: ", "config.yaml:3: data.y: "]
+
+
+def test_files_cannot_extend_each_other(errors_of, tmp_path):
+    (tmp_path / "a.yaml").write_text(f"{BASE}extends: ./b.yaml\n")
+    (tmp_path / "b.yaml").write_text("# b\nextends: a.yaml\n")
+    lines = errors_of("extends: a.yaml\n")
+    assert_one_error(lines, "b.yaml:2: extends: ", "config.yaml -> a.yaml -> b.yaml -> a.yaml")
+    assert_one_error(errors_of("extends: config.yaml\n"), "config.yaml:1: extends: ", "itself")
+
+
+def test_base_that_is_not_yaml_is_named(errors_of, tmp_path):
+    (tmp_path / "base.yaml").write_text("study: [\n")
+    assert_one_error(errors_of(OWN), "base.yaml:", "not YAML")
+
+
+@pytest.mark.parametrize("field", ["extends", "sweep", "sweep.grid"])
+def test_extends_and_sweep_are_no_overrides(errors_of, field):
+    start = f"command line '{field}=base.yaml': {field.partition('.')[0]} is written in a file"
+    assert_one_error(errors_of(HOLDOUT, f"{field}=base.yaml"), start)

@@ -1,13 +1,23 @@
-"""Studies of kernel regression, against asymptotic theory and other libraries."""
+"""Studies of kernel regression, against asymptotic theory, loops, and other libraries."""
 
 import math
+import shutil
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from least_squares import left_out
+from marks import needs_finufft
 
+import attnkernel as ak
+from experiments.benchmarks import million
+from experiments.benchmarks.driver import SelfTimed, Unavailable
 from experiments.benchmarks.peers import targets_of
+from experiments.benchmarks.r_scripts import kernsmooth
 from experiments.benchmarks.regressors import Fitted, Prediction
+from experiments.benchmarks.selection import count, criterion, small_sample
 from experiments.config.registry import STUDIES
 from experiments.studies import additive
 from experiments.studies.boundary import predicted
@@ -261,3 +271,108 @@ def test_hypothesis_tests_reject_where_there_is_an_effect(run_study):
     assert rows["default", 0.0]["rejected"] <= 0.3
     assert rows["default", 1.5]["rejected"] == 1.0
     assert rows["default", 1.5]["expected"] is None
+
+
+SELECTION = ("n=[20, 30]", "dims=[1]", "starts=2", "repeats=1", "samples=12")
+
+
+def test_criterion_equals_leave_one_out_in_a_loop():
+    rng = np.random.default_rng(0)
+    x, y, h = rng.uniform(size=(301, 2)), rng.normal(size=301), np.array([0.2, 0.5])
+    expected = np.mean((left_out(x, y, h) - y) ** 2)
+    np.testing.assert_allclose(criterion(x, y, h), expected, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run_study, monkeypatch):
+    for name in ("kerneljax", "hessband"):
+        monkeypatch.setitem(sys.modules, name, None)
+    run = run_study("bench_selection", *SELECTION)
+    summary = run.summary
+    for row, n in zip(summary["table"], (20, 30), strict=True):
+        bandwidth = row["bandwidth"]
+        assert row["n"] == n
+        np.testing.assert_allclose(bandwidth["attnkernel"], bandwidth["statsmodels"], rtol=1e-2)
+        assert row["criterion_above_ours"]["statsmodels"] > -1e-8
+    of_statsmodels, of_kerneljax, _ = summary["targets"]
+    slower = row["median"]["statsmodels"] / row["median"]["attnkernel"]
+    assert of_statsmodels["values"] == {"n = 30, d = 1": slower}
+    assert of_kerneljax["reached"] is None
+    ours = summary["small_samples"][0]
+    assert (ours["contender"], ours["run"], ours["errors"]) == ("attnkernel", 12, 0)
+    assert ours["not finite"] == ours["not positive"] == ours["outside"] == 0
+    for end in ("png", "pdf", "npz"):
+        assert (run.directory / f"figures/bench_selection.{end}").is_file()
+
+
+@pytest.mark.slow
+def test_invalid_bandwidths_are_counted():
+    x = np.linspace(0.0, 1.0, 11)[:, None]
+    results = [np.array([h]) for h in (0.2, -0.2, 0.0, np.nan, 100.0)] + [None]
+    counted = count("it", [(x, x[:, 0])] * 7, results)
+    kinds = {"errors": 1, "not finite": 1, "not positive": 2, "outside": 1}
+    assert counted == {"contender": "it", "run": 6} | kinds
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_small_samples_have_ties_outliers_and_a_constant_label(dim):
+    samples = [small_sample(np.random.default_rng(i), 8, dim, 6 * i) for i in range(5)]
+    ties, outliers, constant = samples[1], samples[2], samples[3]
+    assert len(np.unique(ties[0][:, 0])) < 8
+    assert np.ptp(outliers[0]) > 1e3 * np.ptp(samples[0][0])
+    assert 0 < np.ptp(constant[1]) < 1e-10
+    for x, y in samples:
+        assert x.shape == (8, dim)
+        assert np.ptp(x[:, 0]) > 0
+        assert np.ptp(y) > 0
+
+
+MILLION = ("fits=[{n: 300, dim: 1}]", "curve=5", "sizes=[200]", "dims=[1]", "repeats=1")
+
+
+@pytest.mark.slow
+@needs_finufft
+def test_fit_equals_that_of_the_dense_criterion(x64, run_study, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(million, "keops", lambda *arguments: lambda: SelfTimed(0.01, None))
+    run = run_study("million", *MILLION)
+    summary = run.summary
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(2024), n=300)
+    start = 1.06 * jnp.std(data.x) * 300**-0.2
+    model, low, high = (
+        ak.KernelRegression(ak.Gaussian(start * factor), method=ak.methods.Dense())
+        for factor in (1.0, 0.05, 3.0)
+    )
+    dense = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut(), bounds=(low, high), starts=1)
+    (fit,), (row,) = summary["fits"], summary["table"]
+    np.testing.assert_allclose(fit["lengthscale"], dense.model.kernel.lengthscale, rtol=1e-5)
+    np.testing.assert_allclose(fit["criterion"], dense.loss, rtol=1e-6)
+    assert fit["off_by"] < 1e-4
+    assert row["median"].keys() == {"Fourier", "Blockwise", "Dense", "Sorted", million.KEOPS}
+    assert row["deviation"].keys() == {"Fourier", "Blockwise", "Dense"}
+    assert max(row["deviation"].values()) < 1e-5
+    assert row["median"][million.KEOPS] == 0.01
+    assert fit["unavailable"] == {million.R: "Rscript: not installed"}
+    assert summary["targets"][0]["reached"] is None
+    assert f"no {million.R} (Rscript: not installed)" in run.output
+    for name in ("million", "million_fit"):
+        for end in ("png", "pdf", "npz"):
+            assert (run.directory / f"figures/{name}.{end}").is_file()
+
+
+def test_missing_r_is_reported(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(Unavailable, match="Rscript: not installed"):
+        kernsmooth(np.arange(5.0), np.arange(5.0))
+
+
+@pytest.mark.needs_r("KernSmooth")
+def test_kernsmooth_of_r_smooths_with_its_own_bandwidth():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, 500)
+    seconds, found = kernsmooth(x, np.sin(2 * x) + 0.1 * rng.normal(size=500))()
+    assert 0 <= seconds < 60
+    assert 0.01 < found.bandwidth < 0.5
+    at, curve = found.curve
+    middle = np.abs(at) < 1.5
+    np.testing.assert_allclose(curve[middle], np.sin(2 * at[middle]), atol=0.1)

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import slow
 from outputs import read_json, start
 from small_configs import DATA
 
@@ -204,19 +203,10 @@ def test_interrupted_run_is_resumed_to_the_same_bits(runs, capsys, error_of, mon
         assert f"{path} is no run" in error_of("resume", path)
 
 
-@pytest.mark.parametrize(
-    "damage", ["truncated", slow("one bit flipped"), slow("of an earlier step")]
-)
-def test_damaged_checkpoint_is_reported_and_the_one_before_used(runs, capsys, damage):
+def test_damaged_checkpoint_is_reported_and_the_one_before_used(runs, capsys):
     whole, stopped = runs
-    older, newest = ak.fitting.Checkpoints(stopped / "checkpoints" / "training").files()
-    content = newest.read_bytes()
-    if damage == "truncated":
-        newest.write_bytes(content[:-100])
-    elif damage == "one bit flipped":
-        newest.write_bytes(content[:-1] + bytes([content[-1] ^ 128]))
-    else:
-        newest.write_bytes(older.read_bytes())
+    _, newest = ak.fitting.Checkpoints(stopped / "checkpoints" / "training").files()
+    newest.write_bytes(newest.read_bytes()[:-100])
     assert main(["resume", "stopped", "--quiet"]) == 0
     assert f"{newest.name} is" in capsys.readouterr().err
     quarantined = stopped / "checkpoints" / f"{newest.name}.aside"
@@ -312,7 +302,7 @@ def test_checkpoint_of_another_part_is_not_used(tmp_path):
     run.close("done")
 
 
-def test_checkpoint_of_other_data_is_not_used(tmp_path):
+def test_checkpoint_of_other_data_is_not_used_and_the_change_reported(tmp_path, capsys):
     config = Path("d.yaml")
     config.write_text("study: data\ndata: {source: csv, path: m.csv, x: a, y: b}\n")
     found = []
@@ -322,6 +312,7 @@ def test_checkpoint_of_other_data_is_not_used(tmp_path):
         found += run.each("part", 1, lambda _, turn=turn: turn)
         run.close("interrupted")
     assert found == [0, 1, 1]  # computed again after the data changed, and then kept
+    assert "data changed" in capsys.readouterr().err
 
 
 def test_all_files_are_on_the_disk_before_the_run_is_done(home, monkeypatch):
@@ -342,18 +333,6 @@ def test_all_files_are_on_the_disk_before_the_run_is_done(home, monkeypatch):
     assert run.parent in before
     for written in ("config.yaml", "summary.json", "meta.json"):
         assert any(path.name.startswith(f".{written}.") for path in before), written
-
-
-def test_changed_data_are_reported(tmp_path, capsys):
-    lines = ["a,b", *(f"{i},{i % 5}" for i in range(37))]
-    (tmp_path / "m.csv").write_text("\n".join(lines))
-    data = "{source: csv, path: m.csv, x: a, y: b}"
-    (tmp_path / "h.yaml").write_text(f"study: data\ndata: {data}\n")
-    assert main(["run", "h.yaml", "--out", "run", "--quiet"]) == 0
-    (tmp_path / "run" / "status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
-    (tmp_path / "m.csv").write_text("\n".join([*lines, "40,9"]))
-    assert main(["resume", "run", "--quiet"]) == 0
-    assert "data changed" in capsys.readouterr().err
 
 
 @pytest.mark.multi_device

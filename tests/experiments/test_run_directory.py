@@ -5,7 +5,6 @@ import json
 import os
 import re
 import sys
-import time
 from pathlib import Path
 
 import jax
@@ -18,7 +17,7 @@ from outputs import read_json, read_lines
 import attnkernel as ak
 from experiments.__main__ import main
 from experiments.config.registry import STUDIES
-from experiments.runs.files import default_directory, status_of
+from experiments.runs.files import status_of
 from experiments.studies.data import ShowData
 from experiments.studies.study import Keys
 
@@ -189,14 +188,6 @@ def test_default_directory_is_named_by_name_and_time(home):
     (directory,) = (home / "results" / "mine").iterdir()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", directory.name)
     assert (directory / "summary.json").is_file()
-
-
-def test_two_runs_in_one_second_have_two_directories(monkeypatch):
-    monkeypatch.setattr(time, "strftime", lambda form: "now")
-    for name in ("now", "now_2", "now_3"):
-        directory = default_directory("mine")
-        assert directory == Path("results", "mine", name)
-        directory.mkdir(parents=True)
 
 
 OCCUPY = {

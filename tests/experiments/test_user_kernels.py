@@ -212,19 +212,6 @@ def test_file_may_register_a_kernel_by_itself(capsys):
     assert KERNELS["other"] is ak.kernels.Cauchy
 
 
-@pytest.mark.slow
-def test_config_of_a_run_is_read_again_with_the_file(error_of):
-    first = run("lengthscales", "model.kernel=round_top", "--kernels", "mine.py")
-    again = ["run", "out/config.yaml", "--out", "again", "--quiet"]
-    assert main([*again, "--kernels", "mine.py"]) == 0
-    assert read_json("again/summary.json") == first
-    assert list(read_json("out/meta.json")["kernels"]) == ["round_top"]
-    assert main(["validate", "out/config.yaml", "--kernels", "mine.py"]) == 0
-    KERNELS.pop("round_top")
-    assert "unknown name 'round_top'" in error_of("validate", "out/config.yaml")
-    assert "unknown name 'round_top'" in error_of("resume", "out")
-
-
 def test_run_keeps_the_file_of_its_kernel_and_is_reproduced_with_it(error_of):
     run("lengthscales", "model.kernel=round_top", "--kernels", "mine.py")
     assert Path("out/kernels.py").read_text() == MINE
