@@ -44,7 +44,7 @@ class Parameter(eqx.Module):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is no leaf of the tree."""
+        """Whether it is static: not trained."""
         return False
 
     @property

@@ -130,7 +130,7 @@ def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> 
     """Writes a tree, and plain data about it, atomically."""
     plain, arrays = flatten(tree)
     if not is_concrete(*(array for _, array in arrays)):
-        raise ValueError("Inside jit, vmap or grad there is no number to save: save outside.")
+        raise ValueError("Cannot save traced arrays: call `ak.save` outside jit, vmap and grad.")
     contiguous = [np.asarray(array, order="C") for _, array in arrays]
     payload = b"".join(array.tobytes() for array in contiguous)
     leaves = [

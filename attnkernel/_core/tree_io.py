@@ -139,8 +139,8 @@ def _decode_tree(
             if name not in classes:
                 own = name.rpartition(".")[2]
                 raise ValueError(
-                    f"The file holds a {name}, which is no class of this attnkernel. If it is your "
-                    f"own class, give it: ak.load(path, classes=[{own}])."
+                    f"The file holds a {name}, which is not a class of this version of attnkernel. "
+                    f"If it is your own class, give it: ak.load(path, classes=[{own}])."
                 )
             back = functools.partial(back, functions=_savable_functions(classes[name]))
             return _make_module(

@@ -41,7 +41,7 @@ class Bfgs(NamedTuple):
     direction: Float[Array, " params"]
     length: Float[Array, ""]  # the trial is z + length * direction
     accepted: Int[Array, ""]  # trials, the start included
-    idle: Int[Array, ""]
+    flat_steps: Int[Array, ""]
     bracket: Float[Array, ""]  # of one parameter: the distance to the other end; else infinite
     steps: Int[Array, ""]  # evaluations before the search stopped
     max_steps: Int[Array, ""]
@@ -68,7 +68,7 @@ class Bfgs(NamedTuple):
             direction=zeros,
             length=xp.zeros(number, flat.dtype),
             accepted=count,
-            idle=count,
+            flat_steps=count,
             bracket=xp.full(number, xp.inf, flat.dtype),
             steps=count,
             max_steps=xp.full(number, np.iinfo(index).max, index),
@@ -152,14 +152,16 @@ class Bfgs(NamedTuple):
 
         is_flat = steepest <= tolerance * jnp.abs(found)
         gained = self.loss - found > eps * jnp.abs(found)
-        idle = jnp.where(accepted, jnp.where(first | gained, 0, self.idle + 1), self.idle)
+        flat_steps = jnp.where(
+            accepted, jnp.where(first | gained, 0, self.flat_steps + 1), self.flat_steps
+        )
         shortest = jnp.max(jnp.abs(nearer * self.direction))
         # near a stationary point, a trial whose expected gain is below rounding is the last
         below_rounding = -along * self.length <= eps * jnp.abs(self.loss)
         below_rounding &= before <= eps**0.5 * jnp.abs(self.loss)
-        stuck = ~accepted & ~first & ((shortest <= 4.0 * eps) | (finite & below_rounding))
-        max_idle_steps = 3  # accepted steps in a row whose gain is below rounding
-        converged = (accepted & (is_flat | (idle >= max_idle_steps))) | stuck
+        stalled = ~accepted & ~first & ((shortest <= 4.0 * eps) | (finite & below_rounding))
+        max_flat_steps = 3  # accepted steps in a row whose gain is below rounding
+        converged = (accepted & (is_flat | (flat_steps >= max_flat_steps))) | stalled
         converged |= bracket <= eps**0.5
         diverged = first & ~finite
         return self._replace(
@@ -171,7 +173,7 @@ class Bfgs(NamedTuple):
             direction=jnp.where(accepted, ahead, self.direction),
             length=jnp.where(accepted, 1.0, nearer).astype(flat.dtype),
             accepted=self.accepted + accepted,
-            idle=idle,
+            flat_steps=flat_steps,
             bracket=bracket,
             steps=self.steps + ~(converged | diverged),
             converged=converged,

@@ -61,7 +61,7 @@ def fit(
     several parameters the starts are the given model and the lowest of many points of the box, and
     every 20 steps the higher half of the searches is stopped, until two go on. With many rows
     (`Objective.subsample`; for `LeaveOneOut` from 1024, or 131 072 for a single start) the searches
-    first go to the minima of a sample, and one goes on, on all rows, from each different minimum.
+    first go to the minima of a sample; then one per distinct minimum continues on all rows.
     Parameters without a slope, such as the width of a `Boxcar`, are searched on a grid.
 
     **Arguments:**

@@ -120,7 +120,7 @@ def _collect_searches(
     the objective has no slope in, None without bounds.
     """
     xp, tree = namespace_of(end.loss), None
-    stopped = xp.where(end.steps >= end.max_steps, Result.DROPPED, Result.MAX_STEPS)
+    stopped = xp.where(end.steps >= end.max_steps, Result.PRUNED, Result.MAX_STEPS)
     result = xp.where(end.converged, Result.CONVERGED, stopped)
     if problem.box is not None:
         tree = unravel_rows(xp.stack([without_slope] * len(end.loss)), problem.box.lower, xp)

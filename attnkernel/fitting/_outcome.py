@@ -31,7 +31,7 @@ class Result(enum.IntEnum):
     MAX_STEPS = 3
     DIVERGED = 4
     TRAINED = 5
-    DROPPED = 6
+    PRUNED = 6
 
     @property
     def message(self) -> str:
@@ -52,7 +52,7 @@ MESSAGES = {
         "as many parameters as rows, (d) numbers too large for the precision of y."
     ),
     Result.TRAINED: "all steps of the given optimiser were taken.",
-    Result.DROPPED: "the search was stopped before it converged: others were lower by then.",
+    Result.PRUNED: "the search was stopped early: other starts had a lower loss.",
 }
 
 

@@ -63,7 +63,7 @@ def train(model: Any, data: Sample, options: Options, axes: Problem | None = Non
         end, history = advance(state, options.steps)
     else:
         raise ValueError(
-            "checkpoints= need an optimizer= and a call outside jit: inside there is no disk."
+            "checkpoints= need an optimizer=, and cannot be written inside jit: call fit outside."
         )
     if on_host and axes is None and data.objective.is_stochastic:  # compiles nothing
         ends = as_numpy_if_concrete((state.z, end.z, end.steps, end.diverged, history))

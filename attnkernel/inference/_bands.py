@@ -133,7 +133,7 @@ def bands(
     least = math.ceil(1.0 / (1.0 - level) - 1e-9)
     if kind == "simultaneous" and draws < least:
         raise ValueError(
-            f"draws={draws} do not tell a quantile of {level}: take at least {least}, better 1000."
+            f"draws={draws} is too few for the {level} quantile: take at least {least}, or 1000."
         )
     if kind == "simultaneous" and key is None:
         raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")

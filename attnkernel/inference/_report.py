@@ -132,14 +132,14 @@ class Report(NamedTuple):
     `r_squared` is $\big(\sum_i (y_i - \bar y)(\hat y_i - \bar y)\big)^2 / \big(\sum_i (y_i - \bar
     y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np; `residual_sd` is $\sqrt{\mathrm{RSS}/n}$,
     in the units of y, also as in np: it is not over `residual_df`. With row weights both have
-    weighted sums and means. `trace` and `residual_df` are those of `degrees_of_freedom`. `alone`
-    counts the rows with no other in reach, `deficient` those with a rank-deficient local design,
-    and `extrapolates` further rows where the polynomial extrapolates (`DataSupport`). `least_count`
-    and `median_count` are of `effective_count` at the rows.
+    weighted sums and means. `trace` and `residual_df` are those of `degrees_of_freedom`.
+    `isolated_rows` counts the rows with no other in reach, `deficient` those with a rank-deficient
+    local design, and `extrapolates` further rows where the polynomial extrapolates (`DataSupport`).
+    `least_count` and `median_count` are of `effective_count` at the rows.
 
     `dropped_rows` counts the rows that `na="drop"` of `fit` left out for missing values.
 
-    `starts` is the number of starts; `converged`, `diverged`, `dropped` and `at_bound` count those
+    `starts` is the number of starts; `converged`, `diverged`, `pruned` and `at_bound` count those
     with this result. `bounds` names the parameters of the best start that are on a bound. `minima`
     are the minima besides the best: models and criteria, the lowest first (for a deterministic
     criterion).
@@ -161,7 +161,7 @@ class Report(NamedTuple):
     residual_sd: float
     trace: float
     residual_df: float
-    alone: int
+    isolated_rows: int
     deficient: int
     extrapolates: int
     least_count: float
@@ -169,7 +169,7 @@ class Report(NamedTuple):
     starts: int
     converged: int
     diverged: int
-    dropped: int
+    pruned: int
     at_bound: int
     is_search: bool
     bounds: tuple[str, ...]
@@ -197,8 +197,8 @@ class Report(NamedTuple):
             lines.append(("dropped rows", f"{self.dropped_rows}, with missing values"))
         if self.bounds:
             lines.append(("on a bound", ", ".join(self.bounds)))
-        if self.alone:
-            lines.append(("no other row in reach", f"at {self.alone} rows"))
+        if self.isolated_rows:
+            lines.append(("no other row in reach", f"at {self.isolated_rows} rows"))
         if self.deficient:
             lines.append(("rank-deficient", f"at {self.deficient} rows"))
         if self.extrapolates:
@@ -212,7 +212,7 @@ class Report(NamedTuple):
             (self.converged, "converged"),
             (self.at_bound, "on a bound"),
             (self.diverged, "diverged"),
-            (self.dropped, "dropped for lower ones"),
+            (self.pruned, "stopped early for lower ones"),
         )
         of_them = ", ".join(f"{count} {what}" for count, what in counts if count)
         if not self.is_search:
@@ -266,7 +266,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         residual_sd=float(np.sqrt(np.average((a - b) ** 2, weights=weights))),
         trace=float(found.freedom.trace),
         residual_df=float(found.freedom.residual),
-        alone=int(np.sum(found.without_self.empty)),
+        isolated_rows=int(np.sum(found.without_self.empty)),
         deficient=int(np.sum(found.support.deficient)),
         extrapolates=int(np.sum(found.support.extrapolates & ~found.support.deficient)),
         least_count=float(np.min(found.counts)),
@@ -274,7 +274,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         starts=len(results),
         converged=int(np.sum(np.isin(results, (Result.CONVERGED, Result.AT_BOUND)))),
         diverged=int(np.sum(results == Result.DIVERGED)),
-        dropped=int(np.sum(results == Result.DROPPED)),
+        pruned=int(np.sum(results == Result.PRUNED)),
         at_bound=int(np.sum(np.asarray(fit.starts.at_bound))),
         is_search=not np.any(results == Result.TRAINED),
         bounds=tuple(fit.on_bounds()),

@@ -168,7 +168,7 @@ def block_log_weights(
 
 
 def negligible_gap(keys: int, dtype: Any) -> float:
-    """Returns how far below the shift log-weights must lie for `keys` keys to change no digit.
+    """Returns how far below the shift log-weights must lie for `keys` keys to be below rounding.
 
     The margin is e¹². A symbolic number of keys counts as 2³², the most that positions can tell.
     """

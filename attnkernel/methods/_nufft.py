@@ -68,7 +68,7 @@ def convolve(
     dim, width = k.shape[1], columns.shape[1]
     cut_at, accuracy = max(1e-9 * tol, 1e-15), max(1e-8 * tol, 1e-14)  # of tails; of transforms
     heaviest = jax.lax.stop_gradient(jnp.maximum(1.0, jnp.max(jnp.abs(columns))))
-    # a point that is no number stands in the middle: its query is not certified
+    # non-finite points are moved to the centre: their queries are not certified
     known_q, known_k = (jnp.all(jnp.isfinite(points), axis=1) for points in (q, k))
     both = jnp.concatenate([q, k])
     both_known = jnp.concatenate([known_q, known_k])[:, None]

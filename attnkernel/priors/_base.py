@@ -144,7 +144,7 @@ class Prior(eqx.Module):
         """$\\log \\pi(i, j)$ of query i and key j."""
 
     def check(self, queries: int, keys: int) -> None:
-        """Raise `ValueError` if the prior, or one that it is made of, is not of these sizes."""
+        """Raise `ValueError` if the prior, or a prior within it, is not of these sizes."""
         parts = jax.tree.leaves(
             self, is_leaf=lambda part: isinstance(part, Prior) and part is not self
         )

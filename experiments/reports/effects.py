@@ -113,7 +113,7 @@ def table_of_numbers(found: ak.inference.Report, objective: str) -> Table:
         ["labels per value", f"least {found.least_count:.3g}, median {found.median_count:.3g}"],
     ]
     flags = (
-        ("no other row in reach", found.alone),
+        ("no other row in reach", found.isolated_rows),
         ("rank-deficient", found.deficient),
         ("extrapolates", found.extrapolates),
     )

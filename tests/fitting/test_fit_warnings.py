@@ -152,7 +152,7 @@ def test_search_of_several_lengthscales_finds_the_lowest_of_many_minima(x64):
     assert len(found.starts.loss) == 10
     # after 20 steps 5 of 10 searches go on, after 40 steps 3, then 2
     steps, loss = map(np.asarray, (found.starts.steps, found.starts.loss))
-    is_dropped = np.asarray(found.starts.result) == ak.fitting.Result.DROPPED
+    is_dropped = np.asarray(found.starts.result) == ak.fitting.Result.PRUNED
     assert is_dropped.any()
     assert set(steps[is_dropped]) <= {20, 40, 60}
     for count, kept in ((20, 5), (40, 3), (60, 2)):

@@ -39,7 +39,7 @@ def test_figures_of_a_report_equal_their_formulas(x64):
     assert lines[0].split(maxsplit=1) == ["fit", "local linear, Gaussian, 61 rows"]
     assert "lengthscale of age (years)" in lines[1]
     assert not report.warnings
-    assert report.alone == report.deficient == 0
+    assert report.isolated_rows == report.deficient == 0
     assert (report.bounds, report.minima) == ((), ())
 
 
@@ -52,7 +52,7 @@ def test_report_names_rows_alone_in_their_window_and_bounds(x64):
     with pytest.warns(ak.FitWarning):
         fit = ak.fit(model, x, y, objective=ak.GCV(), bounds=tuple(narrow), starts=2)
     report = ak.summarise(fit)
-    assert report.alone == 1
+    assert report.isolated_rows == 1
     assert report.deficient == 1
     assert "no other row in reach" in str(report)
     assert report.bounds == ("kernel.lengthscale",)
