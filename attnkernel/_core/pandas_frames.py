@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .arrays import is_concrete
-
 Names = tuple[Hashable, ...]
 Categories = tuple[tuple[Hashable, ...] | None, ...]  # one per column; None: a numeric column
 
@@ -132,13 +130,14 @@ def _drop_missing_rows(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, int
     **Arguments:** x and y: frames of pandas, or arrays, of which NaN and masked entries are
     missing; `weights`: one per row, or None. Rows correspond as `require_same_index` says.
     """
-    if not is_concrete(*(part for part in (x, y, weights) if isinstance(part, jax.Array))):
+    given = [part for part in (x, y, weights) if part is not None]
+    try:
+        given = [part if is_frame(part) else np.asanyarray(part) for part in given]
+    except jax.errors.TracerArrayConversionError:
         raise ValueError(
             'na="drop" needs the values of x and y, which have none inside jit and vmap: drop the '
             "rows before."
-        )
-    given = [part for part in (x, y, weights) if part is not None]
-    given = [part if is_frame(part) else np.asanyarray(part) for part in given]
+        ) from None
     if not all(map(np.ndim, given)) or len(set(map(len, given))) > 1:
         return x, y, weights, 0  # shapes that `fit` refuses
     keep = ~(_rows_with_missing(given[0]) | _rows_with_missing(given[1]))

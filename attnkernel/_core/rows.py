@@ -5,6 +5,7 @@ by copies of the last row that carry no weight, so that data sets of similar siz
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import equinox as eqx
@@ -235,10 +236,13 @@ def require_category_codes(
 
     `categories` maps each such column to its number of categories, None where that is open.
     """
-    if not is_concrete(rows):
-        return
+    if is_concrete(rows):
+        _check_codes(name, np.asarray(rows), categories)
+
+
+def _check_codes(name: str, rows: np.ndarray, categories: Mapping[int, int | None]) -> None:
     for column, count in categories.items():
-        codes = np.asarray(rows)[:, column]
+        codes = rows[:, column]
         invalid = codes != np.round(codes)
         if count is not None:
             invalid |= (codes < 0) | (codes >= count)
@@ -255,10 +259,13 @@ def require_category_codes(
 def require_finite_squares(name: str, values: Float[Array, "..."]) -> None:
     """Raises `ValueError`, with the name of the argument, where squares of differences of the
     values would overflow or be subnormal."""
-    if not is_concrete(values) or not values.size:
-        return
-    limits = np.finfo(np.dtype(wider_dtype(values.dtype)))
-    spread = float(np.max(np.ptp(np.asarray(values, float), axis=0)))
+    if is_concrete(values) and values.size:
+        _check_squares(name, np.asarray(values))
+
+
+def _check_squares(name: str, values: np.ndarray) -> None:
+    limits = np.finfo(np.float64 if values.dtype == np.float64 else np.float32)
+    spread = float(np.max(np.ptp(values.astype(float), axis=0)))
     low, high = (limits.tiny / limits.eps) ** 0.5, (limits.max * limits.eps) ** 0.5
     if np.isfinite(spread) and spread and not low <= spread <= high:
         raise ValueError(
@@ -269,12 +276,16 @@ def require_finite_squares(name: str, values: Float[Array, "..."]) -> None:
 
 
 def require_regression_data(
-    x: Float[Array, "..."], y: Float[Array, "..."], advice_for_nan: str = ""
+    x: Float[Array, "..."],
+    y: Float[Array, "..."],
+    categories: Mapping[int, int | None] = MappingProxyType({}),
+    advice_for_nan: str = "",
 ) -> None:
     """Raises `ValueError` unless a regression of y on x can be fitted.
 
     Expected: the same number of rows, at least three; every number finite; neither x nor y
-    constant. `advice_for_nan`: added to the error where numbers are NaN.
+    constant; codes in the columns of `categories`. `advice_for_nan`: added to the error where
+    numbers are NaN.
     """
     if x.ndim != 2 or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
         raise ValueError(
@@ -289,16 +300,18 @@ def require_regression_data(
         )
     if not is_concrete(x, y):
         return
-    require_finite("x", x, advice_for_nan)
-    require_finite("y", np.asarray(y).reshape(len(y), -1), advice_for_nan)
-    for name, array in (("x", x), ("y", y)):
-        if np.all(np.asarray(array) == np.asarray(array)[:1]):
+    points, labels = np.asarray(x), np.asarray(y)
+    require_finite("x", points, advice_for_nan)
+    require_finite("y", labels.reshape(len(labels), -1), advice_for_nan)
+    for name, array in (("x", points), ("y", labels)):
+        if np.all(array == array[:1]):
             raise ValueError(
-                f"{name} is constant: every row is {np.asarray(array)[0].tolist()}. It does not "
-                f"identify a lengthscale. Is this the intended column, and is {array.dtype} "
-                f"precise enough for it?"
+                f"{name} is constant: every row is {array[0].tolist()}. It does not identify a "
+                f"lengthscale. Is this the intended column, and is {array.dtype} precise enough "
+                f"for it?"
             )
-    require_finite_squares("y", y)
+    _check_squares("y", labels)
+    _check_codes("x", points, categories)
 
 
 MAX_PADDED_ROWS = 2**13  # above, a fit takes many times as long as its compilation

@@ -7,19 +7,19 @@ from typing import Any
 import equinox as eqx
 import optax
 from jax.typing import ArrayLike
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from .._core.arrays import is_concrete
-from .._core.rows import parse_rows, require_category_codes, require_regression_data
+from .._core.rows import parse_rows
 from .._core.validation import require_choice, require_instance, require_key
 from ..kernels import number_columns
-from ..models import DensityModel, Smoother
+from ..models import DensityModel
 from ..objectives import LeaveOneOut, Objective, Sample
 from ._checkpoints import Checkpoints
 from ._chunks import History
-from ._fit_warnings import CostWarning, FitWarning, category_warnings, cost_warnings
+from ._fit_warnings import CostWarning, cost_warnings
 from ._minimise import minimise
 from ._options import Callback, Options
+from ._problem import require_fittable
 from ._result import Fit
 from ._train import train
 
@@ -117,29 +117,27 @@ def fit(
     if key is not None:
         require_key("key", key)
     require_choice("na", na, ("error", "drop"))
-    x, y, weights, names = parse_rows(
-        x, _labels_of_density(model, x) if y is None else y, weights, na
-    )
     objective = as_objective(objective)
+    options = Options(
+        optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
+    ).with_defaults(model, objective)
+    if y is None:
+        y = _labels_of_density(model, x)
+    x, y, weights, names = parse_rows(x, y, weights, na)
     objective = objective if weights is None else objective.with_weights(weights)
     objective.check_row_fields(len(x))
     data = Sample(x, y, objective).without_weightless_rows()
     if names.x_names is not None:
-        model, bounds = number_columns((model, bounds), names.x_names)
-    options = Options(
-        optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
-    )
-    options = options.with_defaults(model, data.objective, len(data.x))
-    require_fittable(
-        model, data.x, data.y, advice_for_nan='; ak.fit(..., na="drop") leaves them out'
-    )
-    if optimizer is None and is_concrete(data.x, data.y):
+        model, bounds = number_columns((model, options.bounds), names.x_names)
+        options = options._replace(bounds=bounds)
+    require_fittable(model, data, '; ak.fit(..., na="drop") leaves them out')
+    if optimizer is None:
         for sentence in cost_warnings(model, data):
             warnings.warn(sentence, CostWarning, stacklevel=2)
     driver = minimise if optimizer is None else train
     outcome = driver(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows
-    return warn_if_no_optimum(Fit(*outcome, data.x, data.y, *names))
+    return Fit(*outcome, data.x, data.y, *names).warned()
 
 
 def _labels_of_density(model: Any, x: Any) -> Any:
@@ -155,22 +153,3 @@ def as_objective(objective: Any) -> Objective:
         return LeaveOneOut()
     require_instance("objective", objective, Objective, "ak.HoldOut(10) or ak.LeaveOneOut()")
     return objective
-
-
-def require_fittable(model: Any, x: Array, y: Array, advice_for_nan: str = "") -> None:
-    """Raises `ValueError` unless the model can be fitted to the data, as far as they are known."""
-    require_regression_data(x, y, advice_for_nan)
-    if isinstance(model, DensityModel):
-        model.check_points(x, x)
-    if isinstance(model, Smoother):
-        require_category_codes("x", x, model.category_counts(x.shape[1]))
-        model.check_labels(y)
-
-
-def warn_if_no_optimum(fit: Fit) -> Fit:
-    """Returns the fit, and warns if its end may be no optimum, as far as values are concrete."""
-    if is_concrete(fit.starts.loss):
-        sentences = category_warnings(fit.model, fit.x_names, fit.x_categories) + fit.warnings()
-        for sentence in sentences:
-            warnings.warn(sentence, FitWarning, stacklevel=3)
-    return fit

@@ -16,10 +16,10 @@ from .._core.validation import require_key
 from ..objectives import Objective, Sample
 from ._checkpoints import Checkpoints
 from ._chunks import History
-from ._fit import as_objective, require_fittable, warn_if_no_optimum
+from ._fit import as_objective
 from ._minimise import minimise
 from ._options import Callback, Options
-from ._problem import Problem
+from ._problem import Problem, require_fittable
 from ._result import Fit
 from ._train import train
 
@@ -74,8 +74,8 @@ def fit_many(
     in_axes = _axes_of_arguments(in_axes)
     if in_axes == (None, None, None) and key is None:
         raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys, key=.")
-    x, y = _validated_data(model, x, y, is_batched=in_axes[1] == 0)
-    options = options.with_defaults(model, objective, x.shape[-2])
+    options = options.with_defaults(model, objective)
+    x, y = _validated_data(model, x, y, objective, is_batched=in_axes[1] == 0)
     fits = _count_fits(in_axes, model=model, data=(x, y), objective=objective, key=key)
     if key is None:
         options = options._replace(key=jax.device_put(np.zeros((fits, 2), np.uint32)))
@@ -85,7 +85,7 @@ def fit_many(
     outcome = driver(model, Sample(x, y, objective), options, axes)
     if in_axes[2] is None:
         objective = _repeated(objective, fits)
-    return warn_if_no_optimum(Fit(*outcome._replace(objective=objective), x, y))
+    return Fit(*outcome._replace(objective=objective), x, y).warned()
 
 
 def _axes_of_arguments(in_axes: Any) -> tuple[int | None, int | None, int | None]:
@@ -102,14 +102,16 @@ def _axes_of_arguments(in_axes: Any) -> tuple[int | None, int | None, int | None
     return model, data, objective
 
 
-def _validated_data(model: Any, x: Any, y: Any, *, is_batched: bool) -> tuple[Array, Array]:
+def _validated_data(
+    model: Any, x: Any, y: Any, objective: Objective, *, is_batched: bool
+) -> tuple[Array, Array]:
     """Returns x and y as arrays; raises `ValueError` unless the model can be fitted to them.
 
     `is_batched`: whether x and y have a leading axis, one data set per fit.
     """
     if not is_batched:
         x, y, _, _ = parse_rows(x, y, None)
-        require_fittable(model, x, y)
+        require_fittable(model, Sample(x, y, objective))
         return x, y
     x, y = as_real_array("x", x), as_real_array("y", y)
     if x.ndim != 3 or y.ndim < 2 or len(x) != len(y):
@@ -118,7 +120,8 @@ def _validated_data(model: Any, x: Any, y: Any, *, is_batched: bool) -> tuple[Ar
             f"and y {y.shape}."
         )
     for member in range(len(x)):
-        require_fittable(model, index_on_host(x, member), index_on_host(y, member))
+        member_x, member_y = index_on_host(x, member), index_on_host(y, member)
+        require_fittable(model, Sample(member_x, member_y, objective))
     return x, y
 
 

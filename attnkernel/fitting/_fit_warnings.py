@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Float
 
 from .._core.arrays import AnyArray
@@ -40,10 +41,15 @@ def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
         if result.ndim
         else "The best value of a grid, refined around its best levels, was taken"
     )
+    diverged, unfinished = result == Result.DIVERGED, result == Result.MAX_STEPS
+
+    def step(flags: Any) -> int:
+        return int(np.ravel(steps)[np.argmax(flags)])
+
     reasons = (
-        (result == Result.DIVERGED, f"diverged at step {{step}}: {Result.DIVERGED.message}"),
+        (diverged, f"diverged at step {step(diverged)}: {Result.DIVERGED.message}"),
         (at_bound, f"{Result.AT_BOUND.message}{_bound_advice(starts, x_names)}"),
-        (result == Result.MAX_STEPS, f"{Result.MAX_STEPS.message} It took {{step}}."),
+        (unfinished, f"{Result.MAX_STEPS.message} It took {step(unfinished)}."),
         (
             np.asarray(result == Result.NO_SLOPE) & bool(flat),
             f"{Result.NO_SLOPE.message} {compared}: {' and '.join(flat)}.",
@@ -58,9 +64,8 @@ def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
     found = []
     for flags, sentence in reasons:
         if np.any(flags):
-            first = int(np.argmax(flags))
-            sentence = sentence.format(step=int(np.ravel(steps)[first]))
             if flags.ndim:
+                first = int(np.argmax(flags))
                 sentence = f"{np.sum(flags)} of {flags.size} fits, first fit {first}: {sentence}"
             found.append(sentence)
     return found
@@ -209,10 +214,10 @@ def cost_warnings(model: Any, data: Sample) -> list[str]:
     """
     if not isinstance(model, KernelRegression) or not isinstance(model.method, Auto):
         return []
-    n, order = len(data.x), model.order
+    n, order = data.x.shape[0], model.order
     pairs_per_second = (3e8, 1e8, 1e8)  # of each order
     seconds = n**2 / pairs_per_second[order]
-    if seconds < MIN_SECONDS:
+    if seconds < MIN_SECONDS or isinstance(data.x, Tracer):
         return []
     selection = select_for_leave_one_out(model, data.x, data.objective.weights)
     if jax.default_backend() != "cpu" or not isinstance(selection.method, Blockwise):

@@ -47,9 +47,9 @@ class Options(NamedTuple):
         """The options that say where the parameters move."""
         return Space(self.trainable, self.bounds, self.starts)
 
-    def with_defaults(self, model: Any, objective: Objective, n: int) -> "Options":
-        """Returns the options with their defaults for n rows; `ValueError` if they conflict."""
-        _require_types(model, objective, self)
+    def with_defaults(self, model: Any, objective: Objective) -> "Options":
+        """Returns the options with their defaults; `ValueError` if they conflict."""
+        _require_types(model, self)
         steps, starts = (
             None if value is None else as_integer(name, value, 1)
             for name, value in (("steps", self.steps), ("starts", self.starts))
@@ -58,7 +58,6 @@ class Options(NamedTuple):
         max_starts = 10**6
         if starts is not None and starts > max_starts:
             raise ValueError(f"starts must be at most {max_starts}; got {starts}.")
-        objective.check(n)
         params = jax.tree.leaves(eqx.filter(model, self.trainable))
         if not params:
             raise ValueError(
@@ -77,14 +76,13 @@ class Options(NamedTuple):
         return self._replace(steps=steps, starts=starts or 1, chunk=chunk, bounds=bounds)
 
 
-def _require_types(model: Any, objective: Any, options: Options) -> None:
-    """Raises `ValueError` if the model, the objective or an option of a fit has a wrong type."""
+def _require_types(model: Any, options: Options) -> None:
+    """Raises `ValueError` if the model or an option of a fit has a wrong type."""
     if isinstance(model, type) or not callable(model):
         raise ValueError(
             f"model must be called as model(x_new, x, y, prior=...), such as "
             f"ak.KernelRegression(ak.Gaussian(0.3)); got {model!r}."
         )
-    require_instance("objective", objective, Objective, "ak.HoldOut(10) or ak.LeaveOneOut()")
     optimizer, bounds = options.optimizer, options.bounds
     if optimizer is not None and not all(hasattr(optimizer, part) for part in ("init", "update")):
         raise ValueError(

@@ -15,7 +15,9 @@ from .._core.arrays import (
     is_on_one_device,
     namespace_of,
 )
+from .._core.rows import require_regression_data
 from .._core.validation import require_shape
+from ..models import DensityModel, Smoother
 from ..objectives import Objective, Sample
 from ._bounds import Box
 from ._options import Options, Space
@@ -46,6 +48,19 @@ class Problem(NamedTuple):
         found = self.objective(self.model(z), self.x, self.y, key=key)
         name, hint = type(self.objective).__name__, "Take the mean over the rows."
         return require_shape(name, found, (), "one number", hint)
+
+
+def require_fittable(model: Any, data: Sample, advice_for_nan: str = "") -> None:
+    """Raises `ValueError` unless the model can be fitted to the data, as far as they are known."""
+    x, y, objective = data
+    objective.check(x.shape[0])
+    is_smoother = isinstance(model, Smoother)
+    categories = model.category_counts(x.shape[1]) if is_smoother else {}
+    require_regression_data(x, y, categories, advice_for_nan)
+    if isinstance(model, DensityModel):
+        model.check_points(x, x)
+    if is_smoother:
+        model.check_labels(y)
 
 
 def build_problem(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import textwrap
+import warnings
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -17,7 +18,13 @@ from .._core.rows import Rows, require_category_codes
 from ..models import Smoother
 from ..objectives import Objective, Sample
 from ._chunks import History
-from ._fit_warnings import find_best_start, parameters_on_bounds, result_warnings
+from ._fit_warnings import (
+    FitWarning,
+    category_warnings,
+    find_best_start,
+    parameters_on_bounds,
+    result_warnings,
+)
 from ._minima import (
     ended_inside,
     is_minimum,
@@ -177,9 +184,17 @@ class Fit(eqx.Module):
         """Returns searches as of this fit with the default options, whose program they share."""
         bounds = None if self.starts.edges is None else "default"
         options = Options(starts=len(self.starts.loss))
-        options = options.with_defaults(self.model, self.objective, len(self.x))
+        options = options.with_defaults(self.model, self.objective)
         data = Sample(self.x, self.y, self.objective)
         return prepare_searches(self.model, data, options._replace(bounds=bounds))
+
+    def warned(self) -> "Fit":
+        """Returns the fit, and warns if its end may be no optimum, as far as values are known."""
+        if is_concrete(self.loss):
+            of_kernel = category_warnings(self.model, self.x_names, self.x_categories)
+            for sentence in of_kernel + self.warnings():
+                warnings.warn(sentence, FitWarning, stacklevel=3)
+        return self
 
     def warnings(self) -> list[str]:
         """Returns why the best end may be no optimum: see `fitting.Result`."""

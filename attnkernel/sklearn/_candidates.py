@@ -145,7 +145,7 @@ def fit_on_line(
     end of the interval.
     """
     low, high = np.log(interval)
-    options = Options(starts=1).with_defaults(models(float(np.exp(low))), objective, len(x))
+    options = Options(starts=1).with_defaults(models(float(np.exp(low))), objective)
     data = Sample(x, y, objective)
     searches = prepare_searches(models(float(np.exp(low))), data, options)
     box, losses = searches.problem.box, []

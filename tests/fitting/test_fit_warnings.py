@@ -202,7 +202,7 @@ def test_rounding_makes_no_minimum_far_below_the_spacing():
     sample = ak.LeaveOneOut().subsample(*jax.device_put((x, y)), starts=10)
     assert sample is not None
     model = ak.KernelRegression(ak.Gaussian(1.0))
-    options = Options(starts=10).with_defaults(model, sample.objective, len(sample.x))
+    options = Options(starts=10).with_defaults(model, sample.objective)
     searches = prepare_searches(model, Sample(sample.x, sample.y, sample.objective), options)
     for lengthscale in (7.6e-5, 7.8e-5, 7.95e-5, 8.1e-5):
         params = eqx.filter(ak.KernelRegression(ak.Gaussian(lengthscale)), eqx.is_inexact_array)

@@ -58,7 +58,7 @@ def problem_of(case, weighted):
     x, y, weights = jax.device_put((x, y, weights))
     objective = CASES[case][0].with_weights(weights) if weighted else CASES[case][0]
     parts = Sample(x, y, objective)
-    options = Options(starts=3).with_defaults(model_of(case), objective, 37)
+    options = Options(starts=3).with_defaults(model_of(case), objective)
     return build_problem(model_of(case), parts, options, None)
 
 

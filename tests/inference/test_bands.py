@@ -176,7 +176,7 @@ def test_arguments_of_bands_that_are_refused(x64):
         (None, {"kind": "uniform"}, r"kind.*simultaneous.*uniform"),
         (None, {"noise": "white"}, r"noise.*constant.*white"),
         (None, {"kind": "simultaneous"}, "key="),
-        (None, {"kind": "simultaneous", "draws": 1, "key": KEY}, "draws=1 do not tell a quantile"),
+        (None, {"kind": "simultaneous", "draws": 1, "key": KEY}, "draws=1 is too few"),
         (heads, {}, r"linear smoother.*MultiheadKernelRegression"),
     ):
         fit = fitted() if model is None else dataclasses.replace(fitted(), model=model)
