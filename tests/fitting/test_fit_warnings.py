@@ -190,8 +190,10 @@ def test_one_warning_names_the_columns_on_a_bound(x64):
     (warning,) = [str(w.message) for w in caught if issubclass(w.category, ak.FitWarning)]
     assert "On its upper bound: kernel.lengthscale[0], kernel.lengthscale[2]." in warning
     assert "bounds=" in warning
-    named = found.named(["a", "b", "c"])
-    assert named.on_bounds() == ["kernel.lengthscale of a", "kernel.lengthscale of c"]
+    named = found.named(["{step}", "b", "price {EUR}"])
+    on_bounds = ["kernel.lengthscale of {step}", "kernel.lengthscale of price {EUR}"]
+    assert named.on_bounds() == on_bounds
+    assert f"On its upper bound: {', '.join(on_bounds)}." in " ".join(named.warnings())
 
 
 def test_rounding_makes_no_minimum_far_below_the_spacing():
