@@ -1,9 +1,12 @@
-"""Mesh axes along which arrays vary inside `jax.shard_map`, which checks them by default.
+"""Axes of device meshes: those that shardings name, and those along which arrays vary.
 
-The carry of a loop must vary along the same axes before and after a step, and so must the results
-of the branches of a `cond`. A constant varies along no axis.
+On a mesh of explicit axes JAX infers the sharding of every array, and refuses operations in which
+it is ambiguous. Inside `jax.shard_map` JAX checks along which axes arrays vary. The carry of a loop
+must vary along the same axes before and after a step, and so must the results of the branches of a
+`cond`. A constant varies along no axis.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -45,3 +48,31 @@ def _mark_as_varying(array: Any, axes: frozenset[str]) -> Array:
         return jax.lax.pcast(array, missing, to="varying")
     lax: Any = jax.lax  # JAX 0.7 has `pvary` instead
     return lax.pvary(array, missing)
+
+
+def with_automatic_axes(
+    run: Callable[..., Any], trees: tuple, like: Array, axes: Callable[[], int], columns: int = 1
+) -> Any:
+    """Returns `run(*trees)`; on a mesh of explicit axes XLA shards its intermediate arrays.
+
+    `axes()`: the number of first axes of every result that are sharded as all but the last
+    `columns` axes of `like`; a result may have more batch axes in front. The mesh is that of the
+    arrays: users need not have set it.
+    """
+    meshes = [
+        jax.typeof(leaf).sharding.mesh for leaf in jax.tree.leaves(trees) if eqx.is_array(leaf)
+    ]
+    explicit = [mesh for mesh in meshes if jax.sharding.AxisType.Explicit in mesh.axis_types]
+    if not explicit:
+        return run(*trees)
+    spec = tuple(jax.typeof(like).sharding.spec)
+    spec = (*spec, *[None] * (like.ndim - len(spec)))[: like.ndim - columns]
+    of_results = jax.sharding.PartitionSpec(*[None] * (axes() - len(spec)), *spec)
+    moving, fixed = eqx.partition(trees, eqx.is_array)
+
+    def inside(moving: Any) -> Any:
+        return run(*eqx.combine(moving, fixed))
+
+    spread: Any = jax.sharding.auto_axes(inside, out_sharding=of_results)
+    with jax.sharding.use_abstract_mesh(explicit[0]):
+        return spread(moving)

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from .._core import mesh_axes
 from .._core.compilation import SMALL_PROGRAM_OPTIONS, ComparableFunction, can_use_options
 from ..priors import MaskFunction, ScoreFunction
 from ._per_head import batch_shape
@@ -47,22 +48,11 @@ def with_automatic_axes(run: Any, parts: tuple, *arrays: Any) -> Any:
     The first axes of every result are the batch axes and the rows of the first array, and it is
     sharded along them as that array is.
     """
-    of_rows = jax.typeof(arrays[0]).sharding
-    leaves = jax.tree.leaves(arrays)
-    kinds = {kind for leaf in leaves for kind in jax.typeof(leaf).sharding.mesh.axis_types}
-    if jax.sharding.AxisType.Explicit not in kinds:
-        return run(parts, *arrays)
-    spec = tuple(of_rows.spec)
-    spec += (None,) * (arrays[0].ndim - len(spec))
-    shared = (None,) * (len(batch_shape(parts, *leaves)) + 2 - len(spec))
-    moving, fixed = eqx.partition(parts, eqx.is_array)
 
-    def inside(moving: Any, *arrays: Any) -> Any:
-        return run(eqx.combine(moving, fixed), *arrays)
+    def axes() -> int:
+        return len(batch_shape(parts, *jax.tree.leaves(arrays))) + 1
 
-    rows = jax.sharding.PartitionSpec(*shared, *spec[:-1])
-    spread: Any = jax.sharding.auto_axes(inside, out_sharding=rows)
-    return spread(moving, *arrays)
+    return mesh_axes.with_automatic_axes(run, (parts, *arrays), arrays[0], axes)
 
 
 def _call_on_arrays(function: Any, parts: tuple, arrays: tuple) -> Any:

@@ -17,7 +17,7 @@ from .._core.arrays import (
     require_finite,
     wider_dtype,
 )
-from .._core.mesh_axes import vary_alike
+from .._core.mesh_axes import vary_alike, with_automatic_axes
 from .._core.tracing import is_symbolic
 from .._core.validation import require_choice, require_instance
 from ._base import Estimator, Row
@@ -86,7 +86,9 @@ def regress(
     estimator.check(row.k, row.log_decay, row.rate)
     _require_state(state, estimator, row, batch)
     row, valid, state = vary_alike((row, valid, state))
-    return _run(estimator, method == "chunked", batch, row, valid, state)
+    trees = estimator, method == "chunked", batch, row, valid, state
+    # the state has no axis of rows: results are sharded along the batch alone
+    return with_automatic_axes(_run, trees, row.q, lambda: len(batch), columns=2)
 
 
 @eqx.filter_jit

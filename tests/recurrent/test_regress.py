@@ -1,6 +1,7 @@
 """Online regression equals its recurrence, written out in NumPy, however rows are grouped; exported
 with symbolic sizes, and within `jax.shard_map`."""
 
+import contextlib
 import functools
 from typing import Any
 
@@ -238,6 +239,19 @@ def test_shard_map_over_the_batch(x64, name):
         out_specs=each,
     )
     assert_close(jax.jit(within)(*data()), expected(name))
+
+
+@pytest.mark.slow
+@pytest.mark.multi_device
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("sets_mesh", [False, True])
+def test_batch_on_a_mesh_of_explicit_axes(x64, name, sets_mesh):
+    """As `jax.make_mesh` makes it by default, whether users set it or not."""
+    mesh = jax.make_mesh((2,), ("d",), devices=jax.devices()[:2])
+    each = jax.sharding.NamedSharding(mesh, PartitionSpec("d"))
+    with jax.set_mesh(mesh) if sets_mesh else contextlib.nullcontext():
+        found = jax.jit(functools.partial(value_and_gradients, name))(*jax.device_put(data(), each))
+    assert_close(found, expected(name))
 
 
 @pytest.mark.parametrize("name", ["delta", *(slow(name) for name in ESTIMATORS if name != "delta")])
