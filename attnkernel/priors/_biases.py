@@ -73,11 +73,12 @@ class Alibi(Prior):
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
-    r"""$m_h = 2^{-8h/H}$, h = 1 … H, of `heads` heads: as trained with, for powers of two.
+    r"""$m_h = 2^{-8h/H}$, h = 1 … H, of H heads, a power of two; of others as published models have.
 
-    An array of NumPy: slopes that `Alibi` holds fixed, as the paper does.
+    The paper's code gives H heads the slopes of the largest power of two P below, and then those of
+    every second head of 2 P. An array of NumPy: slopes that `Alibi` holds fixed, as the paper does.
 
-    **Source:** Press, Smith and Lewis, *Train short, test long* (2022).
+    **Source:** Press, Smith and Lewis, *Train short, test long* (2022), and its code.
 
     ```python
     >>> ak.priors.alibi_slopes(4)
@@ -86,7 +87,9 @@ def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
     ```
     """
     heads = as_integer("heads", heads, 1)
-    return 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)
+    power = 2 ** (heads.bit_length() - 1)
+    between = np.arange(1, 2 * (heads - power), 2) / 2  # every second head of 2 P
+    return 2.0 ** (-8.0 * np.append(np.arange(1, power + 1), between) / power)
 
 
 class Kerple(Prior):

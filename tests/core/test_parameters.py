@@ -311,6 +311,9 @@ def test_fixed_numbers_of_heads(x64, part, of_head, method):
 
 def test_slopes_of_heads_are_those_of_the_paper():
     np.testing.assert_allclose(priors.alibi_slopes(8), 0.5 ** np.arange(1.0, 9.0))
+    # six heads in the code of the paper, and in models trained with it
+    of_six = [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
+    np.testing.assert_allclose(priors.alibi_slopes(6), of_six)
     assert isinstance(priors.alibi_slopes(8), np.ndarray)
     for options in ({}, {"slope": 0.5, "heads": 8}, {"heads": 0}):
         with pytest.raises(ValueError, match=r"heads"):
