@@ -206,6 +206,25 @@ class Prior(eqx.Module):
         return Product(self, other) if isinstance(other, Prior) else NotImplemented
 
 
+def replace_forbidden(allowed: Bool[Array, "queries keys"], *values: Array) -> list[Array]:
+    """Returns values of all pairs, those of a forbidden pair replaced by those of one allowed pair.
+
+    A function of a pair has finite derivatives where it is allowed, and nowhere else for certain.
+    Where no pair is allowed, all values become 0.
+    """
+    keys = allowed.shape[1]
+    number = jnp.arange(allowed.shape[0])[:, None] * keys + jnp.arange(keys)[None]
+    last = jnp.max(jnp.where(allowed, number, -1))
+    row, column = jnp.maximum(last, 0) // keys, jnp.maximum(last, 0) % keys
+
+    def replaced(values: Array) -> Array:
+        values = jnp.broadcast_to(values, allowed.shape)
+        of_allowed = jax.lax.stop_gradient(values)[row, column]
+        return jnp.where(allowed, values, jnp.where(last < 0, 0, of_allowed))
+
+    return [replaced(each) for each in values]
+
+
 class Product(Prior):
     r"""$\log \pi(i, j) = \log \pi_1(i, j) + \log \pi_2(i, j)$, written `first * second`.
 
@@ -240,10 +259,17 @@ class Product(Prior):
         forbidden = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(forbidden, -jnp.inf, jnp.where(forbidden, 0.0, first) + second)
 
+    def pairwise(
+        self, i: Int[Array, " queries"], j: Int[Array, " keys"]
+    ) -> Float[Array, "queries keys"]:
+        return _pairs_of_product(self, i, j)
+
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
         if self.is_additive:
             return super().add_to_scores(scores, i, j)
-        scores = self.first.add_to_scores(scores, i, j)
+        over_keys = jax.vmap(self.may_allow, in_axes=(None, 0))
+        allowed = jax.vmap(over_keys, in_axes=(0, None))(i, j)  # by the factors after, too
+        scores = self.first.add_to_scores(jnp.where(allowed, scores, -jnp.inf), i, j)
         return jnp.where(jnp.isneginf(scores), -jnp.inf, self.second.add_to_scores(scores, i, j))
 
     def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
@@ -264,6 +290,25 @@ class Product(Prior):
 
     def as_key_mask(self) -> KeyMask:
         return key_mask_of(self.first).intersect(key_mask_of(self.second))
+
+
+@eqx.filter_custom_jvp
+def _pairs_of_product(
+    prior: Product, i: Int[Array, " queries"], j: Int[Array, " keys"]
+) -> Float[Array, "queries keys"]:
+    """Returns log π of all pairs; a forbidden pair has no derivative, whatever that of a factor."""
+    return Prior.pairwise(prior, i, j)
+
+
+@_pairs_of_product.def_jvp
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    prior, i, j = primals
+    out = _pairs_of_product(*primals)
+    allowed = ~jnp.isneginf(out)
+    pairs = replace_forbidden(allowed, i[:, None], j[None])
+    log_pairs = lambda prior: jax.vmap(jax.vmap(prior.log_pair))(*pairs)  # noqa: E731
+    change = eqx.filter_jvp(log_pairs, (prior,), tangents[:1])[1]
+    return out, jnp.where(allowed, change, 0.0).astype(out.dtype)
 
 
 class Mask(Prior):

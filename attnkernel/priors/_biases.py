@@ -73,7 +73,7 @@ class Alibi(Prior):
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
-    r"""$m_h = 2^{-8h/H}$, h = 1 … H, of H heads, a power of two; of others as published models have.
+    r"""$m_h = 2^{-8h/H}$, h = 1 … H, of H heads, a power of two; of others as published.
 
     The paper's code gives H heads the slopes of the largest power of two P below, and then those of
     every second head of 2 P. An array of NumPy: slopes that `Alibi` holds fixed, as the paper does.

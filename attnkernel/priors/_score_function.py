@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.compilation import comparable_by_program
 from .._core.validation import as_integer, require_function, require_shape
-from ._base import Prior
+from ._base import Prior, replace_forbidden
 
 ScoreOfPair = Callable[[Array, Array, Array, Array], Array]
 
@@ -85,18 +85,13 @@ class ScoreFunction(Prior):
 
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
         """$f(s, i, j, h)$ of all pairs; -inf where the score is."""
-        head = jnp.asarray(self.head)
+        return _scores_of_pairs(self, scores, i, j)
 
-        def of_pair(score: Array, i: Array, j: Array) -> Array:
-            expected = "one number for one pair"
-            hint = "score, i, j and h are single numbers."
-            found = require_shape("function", self.function(score, i, j, head), (), expected, hint)
-            return jnp.asarray(found, score.dtype)
-
-        seen = ~jnp.isneginf(scores)
-        over_keys = jax.vmap(of_pair, in_axes=(0, None, 0))
-        found = jax.vmap(over_keys, in_axes=(0, 0, None))(jnp.where(seen, scores, 0.0), i, j)
-        return jnp.where(seen, found, -jnp.inf)
+    def _of_pair(self, score: Array, i: Array, j: Array) -> Array:
+        """Returns f of one pair; `ValueError` unless it is one number."""
+        expected, hint = "one number for one pair", "score, i, j and h are single numbers."
+        found = self.function(score, i, j, jnp.asarray(self.head))
+        return jnp.asarray(require_shape("function", found, (), expected, hint), score.dtype)
 
     def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return jnp.array(True)
@@ -125,6 +120,25 @@ class ScoreFunction(Prior):
             traced = jax.make_jaxpr(lambda *pair: jnp.asarray(given(*pair)))(*pair)
             function = _Traced(tuple(traced.consts), traced.jaxpr)
         return eqx.tree_at(lambda prior: prior.head, ScoreFunction(function), self.head)
+
+
+@eqx.filter_custom_jvp
+def _scores_of_pairs(prior: ScoreFunction, scores: Array, i: Array, j: Array) -> Array:
+    """Returns f of all pairs; -inf, without a derivative, where the score is."""
+    seen = ~jnp.isneginf(scores)
+    over_keys = jax.vmap(prior._of_pair, in_axes=(0, None, 0))
+    found = jax.vmap(over_keys, in_axes=(0, 0, None))(jnp.where(seen, scores, 0.0), i, j)
+    return jnp.where(seen, found, -jnp.inf)
+
+
+@_scores_of_pairs.def_jvp
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    prior, scores, i, j = primals
+    seen = ~jnp.isneginf(scores)
+    scores, *pairs = replace_forbidden(seen, scores, i[:, None], j[None])
+    of_pairs = lambda prior, scores: jax.vmap(jax.vmap(prior._of_pair))(scores, *pairs)  # noqa: E731
+    change = eqx.filter_jvp(of_pairs, (prior, scores), tangents[:2])[1]
+    return _scores_of_pairs(*primals), jnp.where(seen, change, 0.0)
 
 
 class _OfPair(eqx.Module):

@@ -2,6 +2,7 @@
 sequences that are packed into one."""
 
 import functools
+import itertools
 
 import equinox as eqx
 import jax
@@ -146,6 +147,41 @@ def test_derivatives_in_what_a_function_reads(x64, is_compiled):
 
     found = (jax.jit(slopes) if is_compiled else slopes)(scale)
     np.testing.assert_allclose(found, [expected, expected], rtol=1e-9)
+
+
+class LogDistance(ak.priors.Prior):
+    """Whose derivative is not finite at the keys behind a query."""
+
+    rate: jax.Array
+
+    def log_pair(self, i, j):
+        return -self.rate * jnp.log(i - j + 1.0)
+
+
+def test_hidden_pairs_have_no_derivative(x64):
+    """s − a log(i − j + 1) under a causal mask, before and after it, and where no key is seen."""
+
+    @jax.jit
+    def values_and_slopes(rate):
+        def value(rate, lengths, name, method):
+            score = ScoreFunction(lambda s, i, j, h: s - rate * jnp.log(i - j + 1.0))
+            mask, prior = ak.Causal() & ak.priors.Lengths(*lengths), LogDistance(rate)
+            both = {"score": mask * score, "after": score * mask, "prior": prior * mask}[name]
+            out = ak.attend(Q, K, V, kernel=ak.DotProduct(), prior=both, method=METHODS[method])
+            return jnp.sum(COTANGENT[0] * out)
+
+        both = jax.vmap(jax.value_and_grad(value), in_axes=(None, 0, None, None))
+        lengths = jnp.array([N, 0]), jnp.array([N, 0])  # a member of the batch, and an empty one
+        cases = itertools.product(("score", "after", "prior"), ("dense", "blockwise"))
+        return [both(rate, lengths, *case) for case in cases]
+
+    log_distance = np.log(np.maximum(I - J, 0) + 1)
+    shares = softmax(SCORES - 0.5 * log_distance + CAUSAL)
+    mean = np.sum(shares * log_distance, axis=1, keepdims=True)
+    slope = np.sum(COTANGENT[0] * (-(shares * (log_distance - mean)) @ V))
+    for value, found in values_and_slopes(0.5):
+        np.testing.assert_allclose(value, [np.sum(COTANGENT[0] * (shares @ V)), 0.0], rtol=1e-10)
+        np.testing.assert_allclose(found, [slope, 0.0], rtol=1e-10)
 
 
 def test_masked_blocks_are_skipped_and_masked_pairs_stay_so():
