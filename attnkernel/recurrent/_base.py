@@ -110,6 +110,14 @@ class Estimator(eqx.Module):
         """
 
 
-def decayed(matrix: Float[Array, "dim dim_v"], log_decay: Float[Array, " channels"]) -> Array:
-    """Returns D(α) times a matrix with a row of each channel."""
-    return jnp.exp(log_decay)[:, None] * matrix
+def add_to_decayed(
+    state: Float[Array, "..."], log_decay: Float[Array, "..."], added: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    r"""Returns $\alpha S + u$ from S, log α and u, which broadcast.
+
+    A slow decay is that of the difference, $S + ((\alpha - 1) S + u)$: a rounding of α is one of
+    every row within reach. With α = e^-0.0001, 20 000 rows and float32 the error is 2e-6 of the
+    sum, and of $\alpha S + u$ 1.5e-4. A fast one would cancel.
+    """
+    slow = state + (jnp.expm1(log_decay) * state + added)
+    return jnp.where(log_decay > -0.5, slow, jnp.exp(log_decay) * state + added)

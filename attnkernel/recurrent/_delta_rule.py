@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import is_concrete, precise_matmul
 from .._core.log_decay import cumulative_decay
-from ._base import Estimator, MatrixState, Row, decayed
+from ._base import Estimator, MatrixState, Row, add_to_decayed
 from ._decay_products import decay_products, join_triangular
 from ._linear_attention import decayed_sums
 
@@ -50,9 +50,9 @@ class DeltaRule(Estimator):
         return MatrixState(jnp.zeros((dim, dim_v), dtype))
 
     def update(self, state: MatrixState, row: Row) -> MatrixState:
-        matrix = decayed(state.matrix, row.log_decay)
-        error = row.v - precise_matmul(row.k, matrix)
-        return MatrixState(matrix + jnp.outer(row.rate * row.k, error))
+        error = row.v - precise_matmul(row.k * jnp.exp(row.log_decay), state.matrix)
+        added = jnp.outer(row.rate * row.k, error)
+        return MatrixState(add_to_decayed(state.matrix, row.log_decay[:, None], added))
 
     def read(self, state: MatrixState, q: Float[Array, " dim"]) -> Float[Array, " dim_v"]:
         return precise_matmul(q, state.matrix)

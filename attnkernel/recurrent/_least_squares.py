@@ -14,7 +14,7 @@ from .._core.cholesky import cholesky_solver
 from .._core.log_decay import cumulative_decay
 from .._core.parameters import Number, PositiveParameter, described, positive
 from .._core.validation import require_bool
-from ._base import Estimator, MatrixState, Row
+from ._base import Estimator, MatrixState, Row, add_to_decayed
 from ._decay_products import decay_ratios
 from ._linear_attention import decayed_sums
 
@@ -93,9 +93,9 @@ class RecursiveLeastSquares(Estimator):
     def update(self, state: LeastSquaresState, row: Row) -> LeastSquaresState:
         state = self._with_first_origin(state, jax.tree.map(lambda leaf: leaf[None], row))
         x, v = self._terms(row.k, state), row.v - state.value_origin
-        kept, weighted = jnp.exp(row.log_decay)[:, None], row.rate * x
-        gram = kept * state.gram + jnp.outer(weighted, x)
-        moments = kept * state.moments + jnp.outer(weighted, v)
+        log_decay, weighted = row.log_decay[:, None], row.rate * x
+        gram = add_to_decayed(state.gram, log_decay, jnp.outer(weighted, x))
+        moments = add_to_decayed(state.moments, log_decay, jnp.outer(weighted, v))
         return self._centred(state, gram, moments)
 
     def read(self, state: LeastSquaresState, q: Float[Array, " dim"]) -> Float[Array, " dim_v"]:
@@ -110,10 +110,8 @@ class RecursiveLeastSquares(Estimator):
         x = self._terms(rows.k, state)
         outer = (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
         weights = decay_ratios(decay) * rows.rate[None]
-        kept = jnp.exp(decay.total())[:, None, None]
-        grams = kept * state.gram[None] + precise_matmul(weights, outer).reshape(
-            -1, *state.gram.shape
-        )
+        added = precise_matmul(weights, outer).reshape(-1, *state.gram.shape)
+        grams = add_to_decayed(state.gram[None], decay.total()[:, None, None], added)
         coefficients = self._solve(grams, self._terms(rows.q, state))
         # the rest is linear attention, whose queries are these coefficients
         values = rows.rate[:, None] * (rows.v - state.value_origin[None])

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import precise_matmul
 from .._core.log_decay import cumulative_decay
 from .._core.validation import require_bool
-from ._base import Estimator, MatrixState, Row, decayed
+from ._base import Estimator, MatrixState, Row, add_to_decayed
 from ._decay_products import decay_products
 
 
@@ -60,7 +60,7 @@ class LinearAttention(Estimator):
 
     def update(self, state: MatrixState, row: Row) -> MatrixState:
         added = jnp.outer(row.rate * row.k, self._with_one(row.v))
-        return MatrixState(decayed(state.matrix, row.log_decay) + added)
+        return MatrixState(add_to_decayed(state.matrix, row.log_decay[:, None], added))
 
     def read(self, state: MatrixState, q: Float[Array, " dim"]) -> Float[Array, " dim_v"]:
         return self._divided(precise_matmul(q, state.matrix))
@@ -93,5 +93,5 @@ def decayed_sums(
     within = precise_matmul(decay_products(rows.q, rows.k, decay), values)
     before = precise_matmul(rows.q * jnp.exp(decay.total()), state.matrix)
     keys = rows.k * jnp.exp(decay.at(np.s_[-1:]).minus(decay))
-    kept = jnp.exp(decay.at(-1).total())[:, None] * state.matrix
-    return before + within, MatrixState(kept + precise_matmul(keys.T, values))
+    added, log_decay = precise_matmul(keys.T, values), decay.at(-1).total()[:, None]
+    return before + within, MatrixState(add_to_decayed(state.matrix, log_decay, added))

@@ -267,3 +267,18 @@ def test_one_exported_program_takes_every_size(as_users_run_it, x64, name):
     run = jax.jit(functools.partial(value_and_gradients, name))
     with pytest.raises(ValueError, match=r"chunked.*symbolic.*'recurrent'"):
         export.export(run)(shape, shape, shape)
+
+
+def test_slow_decays_keep_their_digits():
+    """20 000 rows of ones in float32, each 0.9999 of the next: sums of powers of a ratio."""
+    rows, rate, decay = 20_000, np.float32(1e-4), np.float32(-1e-4)
+    ones, alpha = np.ones((rows, 1), np.float32), np.exp(float(decay))
+    power_sum = lambda ratio: (1 - ratio**rows) / (1 - ratio)  # noqa: E731
+    of_delta = rate * power_sum(alpha * (1 - float(rate)))
+    for method in ("recurrent", "chunked"):
+        after = functools.partial(regress, ones, ones, ones, log_decay=decay, method=method)
+        linear = after(estimator=LinearAttention())[1].matrix
+        squares = after(estimator=RecursiveLeastSquares(0.1))[1].gram
+        delta = after(estimator=DeltaRule(), rate=rate)[1].matrix
+        found = np.ravel([*map(np.asarray, (linear, squares, delta))])
+        np.testing.assert_allclose(found, [power_sum(alpha)] * 2 + [of_delta], rtol=5e-6)
