@@ -200,11 +200,7 @@ def as_real_array(name: str, x: Any) -> Float[Array, "..."]:
     **Raises:** `ValueError` for masked entries, complex numbers and text, and for numbers that
     JAX's default precision cannot hold or cannot tell apart.
     """
-    if np.ma.is_masked(x):
-        raise ValueError(
-            f"{name} has {np.ma.count_masked(x)} masked entries: leave their rows out, or give "
-            f"rows with masked labels the weight 0 and any number."
-        )
+    require_unmasked(name, x)
     if x is None or isinstance(x, str | Mapping | type):
         raise ValueError(f"{name} must be an array of numbers; got {x!r}.")
     if isinstance(x, jax.Array) and x.dtype.kind in "iu" and is_concrete(x):
@@ -235,6 +231,15 @@ def as_real_array(name: str, x: Any) -> Float[Array, "..."]:
     if kind == "c":
         raise ValueError(f"{name} must be real; got dtype {array.dtype}.")
     return array.astype(float) if kind in "biu" else array
+
+
+def require_unmasked(name: str, x: Any) -> None:
+    """Raises `ValueError` if entries of an array of `numpy.ma` are masked."""
+    if np.ma.is_masked(x):
+        raise ValueError(
+            f"{name} has {np.ma.count_masked(x)} masked entries: leave their rows out, or give "
+            f"rows with masked labels the weight 0 and any number."
+        )
 
 
 def as_points(name: str, x: ArrayLike) -> Float[Array, "points dim"]:

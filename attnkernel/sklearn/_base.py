@@ -23,7 +23,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from .. import kernels
-from .._core.arrays import as_float64
+from .._core.arrays import as_float64, require_unmasked
 from .._core.double_precision import enable_x64
 from .._core.validation import as_integer, require_bool
 from ..fitting import Fit, fit, select_for_leave_one_out
@@ -144,6 +144,7 @@ class KernelEstimator(BaseEstimator):
             require_bool("per_dimension", self.per_dimension)
         self.order_ = self._orders()[0]
         if sample_weight is not None:
+            require_unmasked("sample_weight", sample_weight)
             sample_weight = _check_sample_weight(sample_weight, x, dtype=np.float64)
         objective = self.objective
         if objective is not None and not isinstance(objective, Objective):
@@ -310,6 +311,7 @@ class KernelEstimator(BaseEstimator):
     def _predict(self, X: Any) -> tuple[Matrix, np.ndarray]:
         """Returns the active columns of the queries, and the predictions."""
         check_is_fitted(self)
+        require_unmasked("X", X)
         q = self._select_columns(np.asarray(validate_data(self, X, reset=False, dtype=np.float64)))
         x, y, weights = self._rows[:3]
         with enable_x64(True):

@@ -22,6 +22,7 @@ except ModuleNotFoundError as missing:
         name=missing.name,
     ) from missing
 
+from .._core.arrays import require_unmasked
 from .._core.rows import Rows
 from ..models import KernelRegression
 from ..priors import ExcludeSelf
@@ -103,6 +104,8 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRegressor":
         """Fits the lengthscales. `y`: shape (n,) or (n, out); `sample_weight`: (n,), from 0."""
+        require_unmasked("X", X)
+        require_unmasked("y", y)  # scikit-learn takes the numbers below a mask
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self.X_, self.y_ = X, np.asarray(y, np.float64)
         self._fit_smoother(self.X_, self.y_, sample_weight)
@@ -175,6 +178,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelClassifier":
         """Fits the lengthscales. `y`: classes, shape (n,); `sample_weight`: (n,), not negative."""
+        require_unmasked("X", X)
+        require_unmasked("y", y)
         X, y = validate_data(self, X, y, dtype=np.float64)
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)

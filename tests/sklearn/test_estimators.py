@@ -181,6 +181,21 @@ def test_kernels_of_the_library():
     np.testing.assert_allclose(scott.lengthscale_, X.std(0) * N ** (-1 / 6), rtol=1e-12)
 
 
+def test_masked_entries_are_refused():
+    """As by `ak.fit`: scikit-learn itself takes the numbers below the mask."""
+    hidden = lambda array: np.ma.masked_greater(array, 1.0)  # noqa: E731
+    fitted, ones = KernelRegressor(lengthscale=1.0).fit(X, Y), np.ma.masked_equal([1.0] * N, 1.0)
+    for call, name in (
+        (lambda: KernelRegressor().fit(hidden(X), Y), "X"),
+        (lambda: KernelRegressor().fit(X, hidden(Y)), "y"),
+        (lambda: KernelRegressor().fit(X, Y, ones), "sample_weight"),
+        (lambda: KernelClassifier().fit(hidden(X), KIND), "X"),
+        (lambda: fitted.predict(hidden(X_NEW)), "X"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{name} has \d+ masked entries"):
+            call()
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
