@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from .._core.compilation import ComparableFunction
 from .._core.saving import SavedFileError, read_tree, write_tree
 from .._core.tree_io import is_prng_key
 from .._core.validation import as_path, require_function
@@ -146,7 +147,7 @@ def identity_of(*trees: Any) -> str:
     False
     ```
 
-    A function is represented by its name.
+    A function is represented by its name, an optimiser by its program.
     """
     digest = hashlib.sha256()
     for part in _hashed_parts(trees):
@@ -163,6 +164,9 @@ def _hashed_parts(value: Any) -> Iterator[bytes]:
         array = np.asarray(jax.random.key_data(value) if is_prng_key(value) else value)
         yield f"{array.dtype}{array.shape}".encode()
         yield array.tobytes()
+        return
+    if isinstance(value, ComparableFunction):
+        yield repr(value.key).encode()
         return
     named = value if isinstance(value, Callable) and hasattr(value, "__qualname__") else type(value)
     yield f"{named.__module__}.{named.__qualname__}".encode()

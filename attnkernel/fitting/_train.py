@@ -52,6 +52,7 @@ def train(model: Any, data: Sample, options: Options, axes: Problem | None = Non
     assert options.optimizer is not None
     z, problem = build_problem(model, data, options._replace(key=key), axes)
     optimizer = comparable_optimizer(options.optimizer, z, 1 if axes is None else 2)
+    options = options._replace(optimizer=optimizer)
     state = _start_trainings(optimizer, z, key, axes)
 
     def advance(state: Training, steps: int) -> tuple[Training, History]:
@@ -120,7 +121,7 @@ def _train_in_chunks(
     axis = state.steps.ndim  # the axis of steps follows those of fits and starts
     done, histories, identity = 0, [], ""
     if checkpoints is not None:
-        identity = identity_of(state, problem)
+        identity = identity_of(state, problem, options.optimizer)
         if kept := checkpoints.load(state, identity=identity):
             done, state, histories = kept.done, kept.state, [kept.history]
             if done > options.steps:

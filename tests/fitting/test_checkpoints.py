@@ -153,29 +153,32 @@ def test_checkpoints_of_a_search_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "objective"),
+    "changed",
     [
-        slow({"kernel": ak.Laplace(1.0)}, ak.HoldOut(5)),
-        slow({"order": 1}, ak.HoldOut(5)),
-        slow({"on_empty": "mean"}, ak.HoldOut(5)),
-        slow({"rule": ak.Softmax(2.0)}, ak.HoldOut(5)),
-        pytest.param({}, ak.HoldOut(6), id="hold-out size"),
-        slow({}, ak.HoldOut(5, score=absolute_error)),
+        pytest.param(
+            {"model": ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(2.0))}, id="temperature"
+        ),
+        pytest.param({"objective": ak.HoldOut(6)}, id="hold-out size"),
+        pytest.param({"optimizer": optax.adam(0.5)}, id="learning rate"),
+        slow({"objective": ak.HoldOut(5, score=absolute_error)}, id="score"),
+        slow({"model": ak.KernelRegression(ak.Laplace(1.0))}, id="kernel"),
+        slow({"model": ak.KernelRegression(ak.Gaussian(1.0), order=1)}, id="polynomial order"),
+        slow({"model": ak.KernelRegression(ak.Gaussian(1.0), on_empty="mean")}, id="policy"),
     ],
 )
-def test_checkpoints_of_another_model_or_objective_are_not_used(tmp_path, changes, objective):
+def test_checkpoints_of_another_training_are_not_used(tmp_path, changed):
     """Though all arrays have the same names and shapes, and the same values at first."""
     trained(tmp_path / "fit")
     x, y = rows(0)
-    model = ak.KernelRegression(**{"kernel": ak.Gaussian(1.0)} | changes)
     options = {
+        "model": ak.KernelRegression(ak.Gaussian(1.0)),
+        "objective": ak.HoldOut(5),
         "optimizer": ADAM,
         "steps": 7,
         "key": jax.device_put(KEYS[0]),
-        "objective": objective,
-    }
+    } | changed
     with pytest.warns(CheckpointWarning, match=r"fit-.*\.ckpt"):
-        again = ak.fit(model, x, y, checkpoints=Checkpoints(tmp_path / "fit"), **options)
-    alone = ak.fit(model, x, y, **options)
+        again = ak.fit(x=x, y=y, checkpoints=Checkpoints(tmp_path / "fit"), **options)
+    alone = ak.fit(x=x, y=y, **options)
     for got, expected in zip(*map(jax.tree.leaves, (again, alone)), strict=True):
         np.testing.assert_array_equal(got, expected)
