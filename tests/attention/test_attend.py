@@ -285,6 +285,8 @@ def test_select_method_does_not_run():
 
     assert ak.select_method(*shapes(1024), kernel=ak.Gaussian(1.0)) == (ak.methods.Dense(), ())
     assert ak.select_method(*shapes(1025), kernel=ak.Gaussian(1.0)).method == ak.methods.Blockwise()
+    assert ak.select_method(*shapes(512), kernel=ak.DotProduct()).method == ak.methods.Dense()
+    assert ak.select_method(*shapes(513), kernel=ak.DotProduct()).method == ak.methods.Blockwise()
     large = ak.select_method(*shapes(10**6), kernel=ak.Gaussian(1.0))
     assert large.method == ak.methods.Blockwise()
     chosen, *refused = str(large).splitlines()
