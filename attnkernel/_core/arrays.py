@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # a type checker cannot tell whether an expression is of JAX 
 else:
     AnyArray = jax.Array | np.ndarray | np.generic
 
+Scalar = Float[Array, ""]
+
 
 def namespace_of(array: Any) -> Any:
     """Returns the module whose functions take an array: `numpy`, which compiles nothing, or

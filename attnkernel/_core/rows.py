@@ -28,6 +28,12 @@ from .arrays import (
 )
 from .pandas_frames import FrameNames, frames_to_numbers, is_frame, query_to_numbers
 
+Inputs = Float[AnyArray, "n dim"]
+NewInputs = Float[Array, "m dim"]
+Labels = Float[Array, "n"] | Float[Array, "n out"]
+Predictions = Float[Array, "m"] | Float[Array, "m out"]
+RowWeights = Float[Array, " n"] | Bool[Array, " n"]
+
 
 class Rows(eqx.Module):
     """Inputs x and labels y of a regression, and the weights of rows.

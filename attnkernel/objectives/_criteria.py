@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from .._core.rows import Rows
+from .._core.arrays import Scalar
+from .._core.rows import Inputs, Labels, Rows
 from ..kernels import Gaussian, rescaled
 from ..models import KernelDensity, LinearSmoother
 from ..priors import ExcludeSelf
@@ -34,19 +35,12 @@ class Penalised(Objective):
         return True
 
     @abc.abstractmethod
-    def penalty(
-        self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike
-    ) -> Float[Array, ""]:
+    def penalty(self, mean_square: Scalar, trace: Scalar, n: ArrayLike) -> Scalar:
         """Returns the criterion from RSS/n, ν and n."""
 
     def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
+        self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
+    ) -> Scalar:
         if not isinstance(model, LinearSmoother):
             raise ValueError(
                 f"{type(self).__name__} needs the hat matrix of a linear smoother, such as "
@@ -74,9 +68,7 @@ class GCV(Penalised):
     **Source:** Craven and Wahba, *Smoothing noisy data with spline functions* (1979).
     """
 
-    def penalty(
-        self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike
-    ) -> Float[Array, ""]:
+    def penalty(self, mean_square: Scalar, trace: Scalar, n: ArrayLike) -> Scalar:
         left = 1.0 - trace / n
         is_left = left > 16.0 * jnp.finfo(left.dtype).eps  # beyond the rounding of the trace
         return jnp.where(is_left, mean_square / jnp.where(is_left, left, 1.0) ** 2, jnp.inf)
@@ -99,9 +91,7 @@ class AICc(Penalised):
     regression using an improved Akaike information criterion* (1998).
     """
 
-    def penalty(
-        self, mean_square: Float[Array, ""], trace: Float[Array, ""], n: ArrayLike
-    ) -> Float[Array, ""]:
+    def penalty(self, mean_square: Scalar, trace: Scalar, n: ArrayLike) -> Scalar:
         left = 1.0 - (trace + 2.0) / n
         is_finite = (left > 0) & (mean_square > 0)
         log = jnp.log(jnp.where(is_finite, mean_square, 1.0))
@@ -140,13 +130,8 @@ class UnbiasedCV(Objective):
         return True
 
     def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
+        self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
+    ) -> Scalar:
         if not isinstance(model, KernelDensity) or type(model.kernel) is not Gaussian:
             raise ValueError(
                 f"UnbiasedCV is for ak.KernelDensity(ak.Gaussian(...)), whose squares have a known "

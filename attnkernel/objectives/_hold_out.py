@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from .._core.arrays import AnyArray, is_concrete, is_on_one_device
-from .._core.rows import bucket_size, is_positive
+from .._core.arrays import AnyArray, Scalar, is_concrete, is_on_one_device
+from .._core.rows import Inputs, Labels, bucket_size, is_positive
 from .._core.validation import as_integer, as_integer_tuple
 from ..priors import HeldOut
 from ._objective import Validation
@@ -101,13 +101,8 @@ class HoldOut(Validation):
         return self._has_own_score() and _bits_ignore_number()
 
     def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
+        self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
+    ) -> Scalar:
         if key is None:
             raise ValueError("HoldOut draws rows at random: pass key=jax.random.PRNGKey(0).")
         if np.ndim(self.size):

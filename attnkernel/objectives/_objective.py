@@ -12,9 +12,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import as_real_array, index_on_host, is_concrete, is_on_one_device
+from .._core.arrays import Scalar, as_real_array, index_on_host, is_concrete, is_on_one_device
 from .._core.pandas_frames import is_frame
-from .._core.rows import as_valid_weights, is_positive, pad_rows
+from .._core.rows import Inputs, Labels, as_valid_weights, is_positive, pad_rows
 from .._core.validation import require_function, require_shape
 from ..losses import CheckLoss, absolute_error, require_same_shape, squared_error, sum_over_labels
 from ..models import Smoother
@@ -118,13 +118,8 @@ class Objective(eqx.Module):
 
     @abc.abstractmethod
     def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
+        self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
+    ) -> Scalar:
         """Returns the criterion; lower is better."""
 
     def check(self, n: int) -> None:
@@ -150,9 +145,7 @@ class Objective(eqx.Module):
         chosen = [index_on_host(part, (..., rows)) for part in where(self)]
         return eqx.tree_at(where, self, chosen)
 
-    def with_weights(
-        self, weights: Float[Array, "*fits n"] | Bool[Array, "*fits n"]
-    ) -> "Objective":
+    def with_weights(self, weights: Array) -> "Objective":
         """Returns the objective with these row weights."""
         where = lambda objective: objective.weights  # noqa: E731
         return eqx.tree_at(where, self, weights, is_leaf=lambda leaf: leaf is None)
@@ -174,11 +167,11 @@ class Objective(eqx.Module):
         """Sets the values of rows with zero weight to 0."""
         return values if self.weights is None else jnp.where(is_positive(self.weights), values, 0.0)
 
-    def mean_square(self, error: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, ""]:
+    def mean_square(self, error: Labels) -> Scalar:
         """Returns the weighted mean over rows of squared errors, summed over labels."""
         return self.mean(squared_error(error, jnp.zeros_like(error)))
 
-    def mean(self, scores: Float[Array, " n"]) -> Float[Array, ""]:
+    def mean(self, scores: Float[Array, " n"]) -> Scalar:
         """Returns the weighted mean over rows.
 
         ```python

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array
 from .._core.parameters import Positive, log_of
-from .._core.rows import Rows
+from .._core.rows import Inputs, Labels, Rows
 from .._core.validation import require_instance, require_positive
 from ..attention import jit_if_pure
 from ._objective import Objective, Sample
@@ -68,11 +68,7 @@ def profile(
 
 
 def _losses(
-    model: Any,
-    objective: Objective,
-    logs: Float[Array, " grid"],
-    x: Float[Array, "n dim"],
-    y: Float[Array, "n"] | Float[Array, "n out"],
+    model: Any, objective: Objective, logs: Float[Array, " grid"], x: Inputs, y: Labels
 ) -> Float[Array, " grid"]:
     """Returns the objective for the logarithms of lengthscales, one after the other."""
 

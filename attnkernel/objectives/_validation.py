@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import as_real_array, index_on_host
+from .._core.arrays import Scalar, as_real_array, index_on_host
+from .._core.rows import Inputs, Labels
 from .._core.validation import as_integer
 from ..kernels import Kernel, rescaled
 from ..models import Smoother
@@ -32,10 +33,7 @@ TERMS = 128  # in one dimension; in several the minima of 128 terms are far from
 
 
 def sample_of_leave_one_out(
-    x: Float[Array, "n dim"],
-    y: Array,
-    starts: int,
-    score: Callable[[Any, Array], Array] | None,
+    x: Inputs, y: Array, starts: int, score: Callable[[Any, Array], Array] | None
 ) -> Sample | None:
     """Returns the subsampled criterion by a score; None where all rows are cheap enough."""
     n = len(x)
@@ -68,13 +66,8 @@ class _SubsampledLeaveOneOut(Objective):
     is_stochastic: ClassVar[bool] = False
 
     def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "rows dim"],
-        y: Float[Array, "rows"] | Float[Array, "rows out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
+        self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
+    ) -> Scalar:
         dim = x.shape[1]
         categories = len(model.category_counts(dim)) if isinstance(model, Smoother) else 0
         longer = (self.n / len(x)) ** (1.0 / (dim - categories + 4))
@@ -103,7 +96,24 @@ class _ExcludeOwnRow(Mask):
         return j != self.rows[i]
 
 
-class LeaveOneOut(Validation):
+class FoldValidation(Validation):
+    r"""Cross-validation: each row is predicted from the rows that a mask shows to it."""
+
+    is_stochastic: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def mask(self, x: Inputs) -> Mask:
+        """Returns which rows each row may see."""
+
+    def __call__(
+        self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
+    ) -> Scalar:
+        self.check_row_fields(len(x))
+        predicted = model(x, x, y, prior=self.mask(x), **self.weight_kwargs())
+        return self.mean(self.row_scores(model, predicted, as_real_array("y", y)))
+
+
+class LeaveOneOut(FoldValidation):
     r"""Leave-one-out cross-validation: each row predicted from all others.
 
     $$ \mathrm{CV} = \frac1n \sum_{i=1}^{n} \big\| y_i - \hat f_{-i}(x_i) \big\|^2 $$
@@ -122,18 +132,8 @@ class LeaveOneOut(Validation):
     function estimation* (1985).
     """
 
-    is_stochastic: ClassVar[bool] = False
-
-    def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
-        predicted = model(x, x, y, prior=ExcludeSelf(), **self.weight_kwargs())
-        return self.mean(self.row_scores(model, predicted, as_real_array("y", y)))
+    def mask(self, x: Inputs) -> Mask:
+        return ExcludeSelf()
 
     def subsample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
         """Returns leave-one-out of 1024 rows, if there are as many and several starts.
@@ -144,28 +144,6 @@ class LeaveOneOut(Validation):
         if self.weights is not None or not self._has_own_score():
             return None
         return sample_of_leave_one_out(x, y, starts, self.score)
-
-
-class FoldValidation(Validation):
-    r"""Cross-validation by folds: each row is predicted from the rows that a mask shows to it."""
-
-    is_stochastic: ClassVar[bool] = False
-
-    @abc.abstractmethod
-    def mask(self, x: Float[Array, "n dim"]) -> Mask:
-        """Returns which rows each row may see."""
-
-    def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
-        self.check_row_fields(len(x))
-        predicted = model(x, x, y, prior=self.mask(x), **self.weight_kwargs())
-        return self.mean(self.row_scores(model, predicted, as_real_array("y", y)))
 
 
 class KFold(FoldValidation):
@@ -200,7 +178,7 @@ class KFold(FoldValidation):
                 f"KFold({self.folds}) needs as many rows; there are {n}. Try LeaveOneOut()."
             )
 
-    def mask(self, x: Float[Array, "n dim"]) -> Mask:
+    def mask(self, x: Inputs) -> Mask:
         order = input_order(x)
         is_counted = self.masked_by_weight(jnp.ones(len(x)))[order]  # zero-weight rows: no rank
         rank = jnp.cumsum(is_counted).astype(int) - 1
