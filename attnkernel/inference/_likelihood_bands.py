@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from .._core.arrays import inverse_or_zero
 from .._core.rows import Rows
 from .._core.validation import require_choice
-from ..local import InfluenceSums
+from ..local import InfluenceSums, influence_sums
 from ..models import DataSupport, LocalLikelihood, support_of, with_weights
 from ..priors import ExcludeSelf
 from ._band_width import MIN_RELIABLE_COUNT, bias_corrected, critical_value
@@ -54,7 +54,8 @@ def compute_likelihood_bands(
     mean = model.filled(mean, local.empty, at, rows, prior)
 
     def influence(z: Float[Array, "n size"]) -> InfluenceSums:
-        return model.influence(at, x, sd, z, local, prior, is_relative=noise != "rows")
+        parts = model.parts(x, prior)
+        return influence_sums(at, x, sd, z, local, parts, is_relative=noise != "rows")
 
     def noise_and_error(z: Float[Array, "n size"]) -> tuple[Array, Array]:
         sums = influence(z)
@@ -97,7 +98,7 @@ def _label_errors(
         return roots, one
     fitted, local = model.fitted(x, x, labels, prior)
     none = jnp.zeros((len(x), 0), x.dtype)
-    sums = model.influence(x, x, roots, none, local, prior, is_relative=True)
+    sums = influence_sums(x, x, roots, none, local, model.parts(x, prior), is_relative=True)
     mean = family.inside(fitted)
     slope, variance = family.mean_slope(family.link(mean)), family.variance(mean)
     squares = weights[:, None] * (labels - mean) ** 2 / variance

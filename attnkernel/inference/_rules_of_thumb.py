@@ -21,9 +21,8 @@ from .._core.arrays import (
 )
 from .._core.rows import Rows, pad_rows, require_regression_data
 from .._core.validation import require_bool
-from ..attention import Auto
 from ..kernels import Gaussian, Kernel
-from ..local import local_polynomial
+from ..local import Polynomial, local_polynomial
 from ..models import KernelRegression
 from ..rules import Softmax
 
@@ -196,12 +195,13 @@ def _plug_in_lengthscale(
     # in units of the data: powers cannot overflow
     x, y = (x - x[0]) / width, (y - jnp.mean(y)) / jnp.std(y)
     points = x[:, None]
-    fixed = {"rule": Softmax(), "method": Auto()}
 
     variance, theta_24 = _estimate_from_quartics(x, y)
     constant = jnp.where(theta_24 > 0, 15.0 / 16.0, 3.0 / 8.0) / math.sqrt(math.pi)
     of_curvature = kernel((constant * variance / (jnp.abs(theta_24) * n)) ** (1 / 7))
-    cubics = local_polynomial(points, points, y[:, None], kernel=of_curvature, order=3, **fixed)
+    cubics = local_polynomial(
+        points, points, y[:, None], Polynomial((of_curvature, None, Softmax()), order=3)
+    )
     inner = (x >= END_SHARE) & (x <= 1.0 - END_SHARE)
     theta_22 = jnp.sum(jnp.where(inner, 2.0 * cubics.coefficients[:, 2, 0], 0.0) ** 2) / n
 

@@ -12,7 +12,8 @@ from ._monomials import exponents
 from ._polynomial import (
     ExtrapolationWarning as ExtrapolationWarning,
     LocalFit as LocalFit,
+    Polynomial,
     local_polynomial,
     warn_of_extrapolation,
 )
-from ._quantile import QuantileFit as QuantileFit, local_quantile
+from ._quantile import QuantileFit as QuantileFit, QuantileParts, local_quantile

@@ -15,25 +15,19 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
-from ..attention import (
-    KernelPriorRule,
-    attend,
-    attention_weights,
-    jit_if_pure,
-    zero_nonfinite_queries,
-)
+from ..attention import KernelPriorRule, attend, jit_if_pure, zero_nonfinite_queries
 from ..methods import Method, Standardised, exact_polynomial_sums, map_selected_queries
-from ..priors import AtPositions, key_mask_of
+from ..priors import key_mask_of
 from ._moments import MAX_CHUNK_NUMBERS, method_of_moments
-from ._monomials import Basis, monomials
-from ._polynomial import LocalFit
+from ._monomials import Basis, Keys, Queries, Sums, Values, monomials
+from ._polynomial import LocalFit, Polynomial
+from ._windows import weights_of_rows
 
 
 def sum_by_moments(
@@ -41,12 +35,12 @@ def sum_by_moments(
     method: Method,
     power: int,
     term: int,
-    q: Float[Array, "queries 1"],
-    k: Float[Array, "keys 1"],
-    v: Float[Array, "keys dim_v"],
+    q: Queries,
+    k: Keys,
+    v: Values,
     influence: Float[Array, "queries terms"],
     log_mass: Float[Array, " queries"],
-) -> Float[Array, "queries dim_v"]:
+) -> Sums:
     r"""Returns $\sum_j (t!\, L_j(q))^p\, v_j$ of each query; NaN for one that is not finite.
 
     `parts`: the kernel, a mask of keys and a softmax without a sink. `method`: that of
@@ -105,20 +99,15 @@ def _multiplied(
 
 
 def apply_effective_kernel(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    v: Float[Array, "keys dim_v"],
+    q: Queries,
+    k: Keys,
+    v: Values,
     local: LocalFit,
+    polynomial: Polynomial,
     *,
-    power: int,
-    kernel: Any,
-    prior: Any = None,
-    rule: Any,
-    method: Method,
-    order: int,
-    columns: tuple[int, ...] | None = None,
+    power: int = 1,
     derivative: tuple[int, ...] | None = None,
-) -> Float[Array, "queries dim_v"]:
+) -> Sums:
     r"""Sums of values by powers of the effective kernel, $\sum_j L_j(q)^p\, v_j$, p = 1 or 2.
 
     $$ L_j = \frac{w_j}{\sum_l w_l}\, \big( 1 + b^\top (\psi_j - \bar\psi) \big) $$
@@ -134,13 +123,9 @@ def apply_effective_kernel(
 
     **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996), 3.2.2.
     """
-    order = 0 if columns == () else order
-    if order == 0 and derivative is not None:
-        along = tuple(column for column, count in enumerate(derivative) for _ in range(count))
-        arrays = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
-        parts = ((kernel, prior, rule), power, along)
-        return jit_if_pure(_sum_by_differentiated_mean, parts, *arrays)
-    if order == 0:
+    weights, order, columns, method = polynomial
+    kernel, prior, rule = weights
+    if order == 0 and derivative is None:
         parts = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
         if power == 1:
             return attend(q, k, v, **parts)
@@ -150,14 +135,15 @@ def apply_effective_kernel(
         means, log_squares = attend(q, k, v, **parts, return_log_mass=True)
         log_ratio = jnp.where(jnp.isneginf(log_squares), 0.0, log_squares - 2.0 * local.log_mass)
         return means * jnp.exp(log_ratio)[:, None]
-    arrays = (*(part.astype(wider_dtype(part.dtype)) for part in (q, k, v)), local.influence)
-    weights = kernel, prior, rule
+    q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
+    if order == 0:
+        return jit_if_pure(_sum_by_differentiated_mean, (weights, power, derivative), q, k, v)
     own = method_of_moments(q, k, v, weights, method, power * order)
     if own is not None:
         parts = (weights, own, power, 0 if derivative is None else sum(derivative))
-        return jit_if_pure(sum_by_moments, parts, *arrays, local.log_mass)
+        return jit_if_pure(sum_by_moments, parts, q, k, v, local.influence, local.log_mass)
     parts = (weights, power, order, columns, derivative)
-    return jit_if_pure(_sum_by_effective_kernel, parts, *arrays)
+    return jit_if_pure(_sum_by_effective_kernel, parts, q, k, v, local.influence)
 
 
 def _sum_by_effective_kernel(
@@ -166,26 +152,23 @@ def _sum_by_effective_kernel(
     order: int,
     columns: tuple[int, ...] | None,
     derivative: tuple[int, ...] | None,
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    v: Float[Array, "keys dim_v"],
+    q: Queries,
+    k: Keys,
+    v: Values,
     influence: Float[Array, "queries terms"],
-) -> Float[Array, "queries dim_v"]:
+) -> Sums:
     r"""Returns $\sum_j L_j(q)^p\, v_j$ for each query, with p = `power` and $L_j$ the weight of
     value j in the local polynomial of degree `order` in `columns` of k (None: all), or in its
     `derivative`. `influence`: from the `LocalFit`.
     """
-    (kernel, prior, rule), keys = parts, jnp.arange(k.shape[0])
     basis = Basis.of(k, order, columns)
     at = list(basis.columns)
     slopes = (influence * basis.units()[None, :])[:, 1:]
     constant, factor = (1.0, 1.0) if derivative is None else (0.0, factorial(derivative))
 
-    def apply_at_query(query: tuple[Array, Array]) -> Array:
-        row, slope = query
+    def apply_at_query(row: Array, slope: Array) -> Array:
         point = q[row][None]
-        seen = None if prior is None else AtPositions(prior, row[None], keys)
-        share = attention_weights(point, k, kernel=kernel, prior=seen, rule=rule)[0]
+        share = weights_of_rows(parts, row[None], point, k)[0]
         part = jnp.sum(share)  # less than 1 beside a sink, which has no value to fit
         share = share / jnp.where(part > 0, part, 1.0)
         terms = monomials((k[:, at] - point[:, at]) / basis.scale[None, :], basis.terms)[:, 1:]
@@ -195,36 +178,32 @@ def _sum_by_effective_kernel(
         weights = share * (constant + jnp.sum(centred * (part * slope)[None, :], axis=1))
         return jnp.matmul((factor * weights) ** power, v, precision="highest")
 
-    size = max(1, min(len(q), MAX_CHUNK_NUMBERS // max(1, len(k) * len(basis.terms))))
-    apply = jax.checkpoint(apply_at_query, prevent_cse=False)
-    return jax.lax.map(apply, (jnp.arange(len(q)), slopes), batch_size=size)
+    return _map_queries(apply_at_query, len(k) * len(basis.terms), jnp.arange(len(q)), slopes)
+
+
+def _map_queries(function: Callable[..., Array], numbers: int, *arrays: Array) -> Array:
+    """Returns the function of each row of arrays, in chunks; `numbers`: that it holds for one."""
+    size = max(1, min(len(arrays[0]), MAX_CHUNK_NUMBERS // max(1, numbers)))
+    apply = jax.checkpoint(lambda row: function(*row), prevent_cse=False)
+    return jax.lax.map(apply, arrays, batch_size=size)
 
 
 def _sum_by_differentiated_mean(
-    parts: KernelPriorRule,
-    power: int,
-    along: tuple[int, ...],
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    v: Float[Array, "keys dim_v"],
-) -> Float[Array, "queries dim_v"]:
+    parts: KernelPriorRule, power: int, orders: tuple[int, ...], q: Queries, k: Keys, v: Values
+) -> Sums:
     r"""Returns $\sum_j (\partial^a L_j(q))^p\, v_j$ for each query, with p = `power`, $L_j$ the
-    normalised weights of the keys, and a derivative for each column in `along`.
+    normalised weights of the keys, and a = `orders`.
     """
-    (kernel, prior, rule), keys = parts, jnp.arange(k.shape[0])
+    along = [column for column, count in enumerate(orders) for _ in range(count)]
 
     def apply_at_query(row: Array) -> Array:
-        seen = None if prior is None else AtPositions(prior, row[None], keys)
-
         def weights_at(point: Array) -> Array:
-            return attention_weights(point[None], k, kernel=kernel, prior=seen, rule=rule)[0]
+            return weights_of_rows(parts, row[None], point[None], k)[0]
 
         derivative = functools.reduce(_differentiate, along, weights_at)
         return jnp.matmul(derivative(q[row]) ** power, v, precision="highest")
 
-    size = max(1, min(len(q), MAX_CHUNK_NUMBERS // max(1, len(k))))
-    apply = jax.checkpoint(apply_at_query, prevent_cse=False)
-    return jax.lax.map(apply, jnp.arange(len(q)), batch_size=size)
+    return _map_queries(apply_at_query, len(k), jnp.arange(len(q)))
 
 
 def _differentiate(function: Callable[[Array], Array], column: int) -> Callable[[Array], Array]:

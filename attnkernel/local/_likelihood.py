@@ -27,13 +27,12 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import wider_dtype
 from .._core.tracing import stop_gradients
 from ..attention import KernelPriorRule, jit_if_pure
 from ..families import Family
-from ._monomials import Basis
+from ._monomials import Basis, Keys, Queries, Values
 from ._newton import Expansion, maximise, solve_positive_definite, with_derivatives
-from ._windows import Windows, map_windows
+from ._windows import Windows, fit_at_queries, map_windows
 
 MAXIMUM = "local likelihood maximum"  # the name by which derivatives find it
 
@@ -69,12 +68,7 @@ class LikelihoodParts(NamedTuple):
     columns: tuple[int, ...]  # of k, the variables of the polynomials
 
 
-def local_likelihood(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    v: Float[Array, "keys dim_v"],
-    parts: LikelihoodParts,
-) -> LikelihoodFit:
+def local_likelihood(q: Queries, k: Keys, v: Values, parts: LikelihoodParts) -> LikelihoodFit:
     """The local polynomials at queries, on the scale of the link; the order is at least 1.
 
     The weights of a chunk of queries are formed once for all Newton steps, which sum over them.
@@ -82,39 +76,27 @@ def local_likelihood(
     **Source:** Tibshirani and Hastie, *Local likelihood estimation* (1987); Loader, *Local
     regression and likelihood* (1999), chapter 4.
     """
-    q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
-    empty = q.shape[0] == 0  # a gather of rows needs one row
-    points = jnp.zeros((1, q.shape[1]), q.dtype) if empty else q
-    local = jit_if_pure(_fit_likelihoods, parts, points, k, v)
-    return jax.tree.map(lambda leaf: leaf[:0], local) if empty else local
+    return fit_at_queries(_fit_likelihoods, (parts,), q, k, v)
 
 
-def _fit_likelihoods(
-    parts: KernelPriorRule,
-    family: Family,
-    order: int,
-    columns: tuple[int, ...],
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    v: Float[Array, "keys dim_v"],
-) -> LikelihoodFit:
+def _fit_likelihoods(parts: LikelihoodParts, q: Queries, k: Keys, v: Values) -> LikelihoodFit:
     """Returns `local_likelihood` of at least one query, of arrays of at least float32."""
-    basis = Basis.of(k, order, columns)
+    basis = Basis.of(k, parts.order, parts.columns)
 
     def fit_chunk(windows: Windows) -> LikelihoodFit:
         deficient, extrapolates = windows.support(basis)
-        problems = _Problems(windows, basis, family, deficient)
+        problems = _Problems(windows, basis, parts.family, deficient)
         constant, constant_v = stop_gradients((problems, v))
         found = constant.map(lambda problem: maximise(problem.expand, problem.centre), constant_v)
         # derivatives read the maximum, and do not repeat the search
         found = checkpoint_name(found, MAXIMUM)
         refine = lambda problem, maximum: with_derivatives(problem.gradient, maximum)  # noqa: E731
         beta = problems.map(refine, v, found)
-        beta = jnp.where(windows.empty[:, None, None], 0.0, beta) / basis.units()[None, None, :]
-        return LikelihoodFit(beta.swapaxes(1, 2), windows.empty, deficient, extrapolates)
+        beta = windows.coefficients(beta, basis)
+        return LikelihoodFit(beta, windows.empty, deficient, extrapolates)
 
     policy = jax.checkpoint_policies.save_only_these_names(MAXIMUM)
-    return map_windows(fit_chunk, parts, q, k, basis, width=v.shape[1], policy=policy)
+    return map_windows(fit_chunk, parts.weights, q, k, basis, width=v.shape[1], policy=policy)
 
 
 class _Problems(NamedTuple):
@@ -125,7 +107,7 @@ class _Problems(NamedTuple):
     family: Family
     deficient: Bool[Array, " queries"]
 
-    def map(self, function: Callable[..., Any], v: Float[Array, "keys dim_v"], *others: Any) -> Any:
+    def map(self, function: Callable[..., Any], v: Values, *others: Any) -> Any:
         """Returns `function(problem, *others)` for each query and column of labels.
 
         The arrays of `others` and of the result have the leading axes (queries, dim_v).
@@ -229,9 +211,9 @@ class InfluenceSums(NamedTuple):
 
 
 def influence_sums(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    sd: Float[Array, "keys dim_v"],
+    q: Queries,
+    k: Keys,
+    sd: Values,
     z: Float[Array, "keys draws"],
     local: LikelihoodFit,
     parts: LikelihoodParts,
@@ -242,23 +224,20 @@ def influence_sums(
     **Arguments:** `sd`: $\sigma_j$; with `is_relative`, in units of $\sqrt{V(\mu_j)}$. `z`:
     standard normal numbers, of no columns for none. The others as for `local_likelihood`.
     """
-    return jit_if_pure(_influence_sums, (*parts, is_relative), q, k, sd, z, local.coefficients)
+    return jit_if_pure(_influence_sums, (parts, is_relative), q, k, sd, z, local.coefficients)
 
 
 def _influence_sums(
-    parts: KernelPriorRule,
-    family: Family,
-    order: int,
-    columns: tuple[int, ...],
+    parts: LikelihoodParts,
     is_relative: bool,
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    sd: Float[Array, "keys dim_v"],
+    q: Queries,
+    k: Keys,
+    sd: Values,
     z: Float[Array, "keys draws"],
     coefficients: Float[Array, "queries terms dim_v"],
 ) -> InfluenceSums:
     """Returns `influence_sums` of checked arrays."""
-    basis = Basis.of(k, order, columns)
+    basis, family = Basis.of(k, parts.order, parts.columns), parts.family
     pairs = basis.pairs()
     first = (jnp.arange(len(pairs)) == 0).astype(k.dtype)
 
@@ -285,4 +264,4 @@ def _influence_sums(
         arrays = windows.weights, windows.products, windows.rows, coefficients[windows.rows]
         return over_queries(*arrays, sd)
 
-    return map_windows(of_chunk, parts, q, k, basis, width=sd.shape[1])
+    return map_windows(of_chunk, parts.weights, q, k, basis, width=sd.shape[1])

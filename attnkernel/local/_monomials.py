@@ -15,6 +15,11 @@ from jaxtyping import Array, Float
 
 from .._core.cholesky import cholesky_solver
 
+Queries = Float[Array, "queries dim"]
+Keys = Float[Array, "keys dim"]
+Values = Float[Array, "keys dim_v"]
+Sums = Float[Array, "queries dim_v"]
+
 
 def solve_normal_equations(
     gram: Float[Array, "*queries terms terms"],

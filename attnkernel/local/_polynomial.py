@@ -8,7 +8,7 @@ query then solves a small system of normal equations.
 """
 
 import warnings
-from typing import Any
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,8 +17,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import is_concrete, wider_dtype
-from ..attention import KernelPriorRule, attend, jit_if_pure
+from .._core.arrays import Scalar, is_concrete, wider_dtype
+from ..attention import Auto, KernelPriorRule, attend, jit_if_pure
 from ..methods import Method
 from ._moments import local_moments
 from ._monomials import Basis, solve_normal_equations, with_rank_of
@@ -101,32 +101,33 @@ def warn_of_extrapolation(
 MAX_INVERSE_GRAM = 100.0  # (S⁻¹)₁₁: 1 for a local mean, and at most 41 inside uniform designs
 
 
+class Polynomial(NamedTuple):
+    """Local polynomials without their data."""
+
+    weights: KernelPriorRule
+    order: int = 0
+    columns: tuple[int, ...] | None = None  # of k, the variables; None: all
+    method: Method = Auto()
+
+
 def local_polynomial(
     q: Float[Array, "*#batch queries dim"],
     k: Float[Array, "*#batch keys dim"],
     v: Float[Array, "*#batch keys dim_v"],
+    polynomial: Polynomial,
     *,
-    kernel: Any,
-    prior: Any = None,
-    rule: Any,
-    method: Method,
-    order: int,
     ridge: ArrayLike = 0.0,
-    columns: tuple[int, ...] | None = None,
     term: int = 0,
 ) -> LocalFit:
-    r"""The local polynomials of order p at queries; other arguments as in `attend`.
+    r"""The local polynomials of order p at queries.
 
     **Arguments:**
 
-    - `order`: p, from 0.
+    - `polynomial`: its order is p. `Auto()` means `Dense()`, `Fourier()` or `Blockwise()` here.
     - `ridge`: λ ≥ 0, added to the diagonal of S except for the constant term; in units of k.
       Default 0. Where the design is rank-deficient, $\sqrt\epsilon$ of each term is added whatever
       λ is, and directions that the keys do not determine are dropped.
-    - `columns`: the columns of k that the polynomial uses. Default: all. Without any it is a
-      constant.
     - `term`: the coefficient whose influence is returned. Default: 0, the value of the fit.
-    - `method`: `Auto()` means `Dense()`, `Fourier()` or `Blockwise()` here.
 
     **Returns:** a `LocalFit`.
 
@@ -134,14 +135,12 @@ def local_polynomial(
 
     **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996).
     """
-    order = 0 if columns == () else order
-    if order:  # half precision cannot solve the normal equations
+    if polynomial.order:  # half precision cannot solve the normal equations
         q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
     ridge = jnp.asarray(ridge, q.dtype)
     empty = q.shape[-2] == 0  # a gather of rows needs one row
     q = jnp.zeros((*q.shape[:-2], 1, q.shape[-1]), q.dtype) if empty else q
-    parts = (kernel, prior, rule), method, order, columns, term
-    local = jit_if_pure(_fit_polynomials, parts, q, k, v, ridge)
+    local = jit_if_pure(_fit_polynomials, (polynomial, term), q, k, v, ridge)
     if not empty:
         return local
     axis = local.log_mass.ndim - 1
@@ -149,30 +148,29 @@ def local_polynomial(
 
 
 def _fit_polynomials(
-    parts: KernelPriorRule,
-    method: Method,
-    order: int,
-    columns: tuple[int, ...] | None,
+    polynomial: Polynomial,
     term: int,
     q: Float[Array, "*#batch queries dim"],
     k: Float[Array, "*#batch keys dim"],
     v: Float[Array, "*#batch keys dim_v"],
-    ridge: Float[Array, ""],
+    ridge: Scalar,
 ) -> LocalFit:
-    """Fits a polynomial of degree `order` in `columns` of k (None: all) at each query, by least
-    squares with a ridge and the weights of `parts`; of order 0, the weighted mean. `term`: the
-    coefficient whose influence is returned.
+    """Fits a polynomial at each query, by least squares with a ridge; of order 0, a weighted mean.
+
+    `term`: the coefficient whose influence is returned.
     """
+    weights, order, columns, method = polynomial
     if order == 0:
-        named = dict(zip(("kernel", "prior", "rule"), parts, strict=True))
-        mean, log_mass = attend(q, k, v, **named, method=method, return_log_mass=True)
+        kernel, prior, rule = weights
+        named = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
+        mean, log_mass = attend(q, k, v, **named, return_log_mass=True)
         one = jnp.ones_like(log_mass)
         none = one < 1
         return LocalFit(mean[..., None, :], one[..., None], log_mass, one, none, none)
     basis = Basis.of(k, order, columns)
     # every fit reproduces constants: without their mean, values lose fewer digits to rounding
     centre = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
-    gram, right, log_mass, rounding = local_moments(q, k, v, centre, parts, method, basis)
+    gram, right, log_mass, rounding = local_moments(q, k, v, centre, weights, method, basis)
     units, outputs = basis.units(), v.shape[-1]
     if term:
         unit_vector = (jnp.arange(len(units)) == term).astype(right.dtype)[:, None] / units[term]

@@ -13,7 +13,7 @@ Portnoy and Koenker, *The Gaussian hare and the Laplacian tortoise* (1997): step
 with a predictor and a corrector. Each solves a system of as many equations as there are terms.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,12 +21,11 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.arrays import wider_dtype
-from ..attention import KernelPriorRule, jit_if_pure
+from ..attention import KernelPriorRule
 from ..losses import check_losses
-from ._monomials import Basis
+from ._monomials import Basis, Keys, Queries, Values
 from ._newton import solve_positive_definite
-from ._windows import Windows, map_windows
+from ._windows import Windows, fit_at_queries, map_windows
 
 MAX_STEPS = 60  # 10 to 25 in most windows
 
@@ -217,50 +216,32 @@ class QuantileFit(eqx.Module):
     extrapolates: Bool[Array, " queries"]
 
 
-def local_quantile(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    v: Float[Array, "keys dim_v"],
-    level: Float[Array, ""],
-    *,
-    kernel: Any,
-    prior: Any = None,
-    rule: Any,
-    order: int,
-    columns: tuple[int, ...],
-) -> QuantileFit:
-    """The local polynomials of degree `order` in `columns` of k, for the quantile `level`.
+class QuantileParts(NamedTuple):
+    """A local quantile without its data: weights, polynomials, and the level."""
 
-    Other arguments as in `attend`. Where the keys do not determine all terms, slopes are 0.
+    weights: KernelPriorRule
+    order: int
+    columns: tuple[int, ...]  # of k, the variables of the polynomials
+    level: Float[Array, ""]
+
+
+def local_quantile(q: Queries, k: Keys, v: Values, parts: QuantileParts) -> QuantileFit:
+    """The local polynomials at queries; where the keys do not determine all terms, slopes are 0.
 
     **Source:** Yu and Jones, *Local linear quantile regression* (1998).
     """
-    q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
-    empty = q.shape[0] == 0  # a gather of rows needs one row
-    points = jnp.zeros((1, q.shape[1]), q.dtype) if empty else q
-    parts = (kernel, prior, rule), order if columns else 0, columns, level.astype(v.dtype)
-    local = jit_if_pure(_fit_quantiles, parts, points, k, v)
-    return jax.tree.map(lambda leaf: leaf[:0], local) if empty else local
+    return fit_at_queries(_fit_quantiles, (parts,), q, k, v)
 
 
-def _fit_quantiles(
-    parts: KernelPriorRule,
-    order: int,
-    columns: tuple[int, ...],
-    level: Float[Array, ""],
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    v: Float[Array, "keys dim_v"],
-) -> QuantileFit:
+def _fit_quantiles(parts: QuantileParts, q: Queries, k: Keys, v: Values) -> QuantileFit:
     """Returns `local_quantile` of at least one query, of arrays of at least float32."""
-    basis = Basis.of(k, order, columns)
+    basis = Basis.of(k, parts.order, parts.columns)
     is_slope = jnp.arange(len(basis.terms)) > 0
 
     def fit_one(terms: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
-        constants = jax.lax.stop_gradient((terms, labels, weights, level))
+        constants = jax.lax.stop_gradient((terms, labels, weights, parts.level))
         # derivatives read the minimum, and do not repeat the search
-        parts = minimise_check_loss(*constants)
-        found = Minimum(*(checkpoint_name(part, MINIMUM) for part in parts))
+        found = checkpoint_name(minimise_check_loss(*constants), MINIMUM)
         # a vertex depends on its rows alone: by the weights its derivative is 0
         rows = jnp.where(found.is_vertex, found.rows, jnp.arange(len(found.rows)))
         safe = jnp.where(found.is_vertex, terms[rows], jnp.eye(len(rows), dtype=terms.dtype))
@@ -273,9 +254,9 @@ def _fit_quantiles(
         terms = jnp.where(deficient[:, None, None] & is_slope[None, None, :], 0.0, terms)
         over_labels = jax.vmap(fit_one, in_axes=(None, 1, None))
         beta, gap = jax.vmap(over_labels, in_axes=(0, None, 0))(terms, v, windows.weights)
-        beta = jnp.where(windows.empty[:, None, None], 0.0, beta) / basis.units()[None, None, :]
-        return QuantileFit(beta.swapaxes(1, 2), gap, windows.empty, deficient, extrapolates)
+        beta = windows.coefficients(beta, basis)
+        return QuantileFit(beta, gap, windows.empty, deficient, extrapolates)
 
     policy = jax.checkpoint_policies.save_only_these_names(MINIMUM)
     width = 4 * v.shape[1]  # rows of the search, beside the terms
-    return map_windows(fit_chunk, parts, q, k, basis, width=width, policy=policy)
+    return map_windows(fit_chunk, parts.weights, q, k, basis, width=width, policy=policy)

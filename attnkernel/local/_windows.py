@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._core.arrays import wider_dtype
 from .._core.tracing import is_symbolic
-from ..attention import KernelPriorRule, attention_weights
+from ..attention import KernelPriorRule, attention_weights, jit_if_pure
 from ..priors import AtPositions
 from ._moments import MAX_CHUNK_NUMBERS
-from ._monomials import Basis, monomials, solve_normal_equations
+from ._monomials import Basis, Keys, Queries, Values, monomials, solve_normal_equations
 from ._polynomial import MAX_INVERSE_GRAM
 
 
@@ -32,6 +33,11 @@ class Windows(NamedTuple):
         """Whether a query sees no key."""
         return ~jnp.any(self.weights > 0, axis=1)
 
+    def coefficients(self, beta: Float[Array, "queries dim_v terms"], basis: Basis) -> Array:
+        """Returns coefficients in units of k, terms before labels; 0 where a query sees no key."""
+        beta = jnp.where(self.empty[:, None, None], 0.0, beta) / basis.units()[None, None, :]
+        return beta.swapaxes(1, 2)
+
     def support(self, basis: Basis) -> tuple[Bool[Array, " queries"], Bool[Array, " queries"]]:
         """Returns where the design is rank-deficient, and where it extrapolates."""
         gram = jnp.sum(self.weights[..., None] * self.products, axis=1)[..., basis.pairs()]
@@ -43,11 +49,31 @@ class Windows(NamedTuple):
         return deficient & ~self.empty, (influence[:, 0, 0] > MAX_INVERSE_GRAM) & ~self.empty
 
 
+def weights_of_rows(
+    parts: KernelPriorRule, rows: Int[Array, " queries"], q: Queries, k: Keys
+) -> Float[Array, "queries keys"]:
+    """Returns the weights of the keys at queries that are these rows of all queries."""
+    kernel, prior, rule = parts
+    seen = None if prior is None else AtPositions(prior, rows, jnp.arange(len(k)))
+    return attention_weights(q, k, kernel=kernel, prior=seen, rule=rule)
+
+
+def fit_at_queries(
+    function: Callable[..., Any], parts: tuple, q: Queries, k: Keys, v: Values
+) -> Any:
+    """Returns `function(*parts, q, k, v)`, with a row for each query, of at least float32."""
+    q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
+    empty = q.shape[0] == 0  # a gather of rows needs one row
+    points = jnp.zeros((1, q.shape[1]), q.dtype) if empty else q
+    local = jit_if_pure(function, parts, points, k, v)
+    return jax.tree.map(lambda leaf: leaf[:0], local) if empty else local
+
+
 def map_windows(
     function: Callable[[Windows], Any],
     parts: KernelPriorRule,
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
+    q: Queries,
+    k: Keys,
     basis: Basis,
     width: int,
     policy: Callable[..., bool] | None = None,
@@ -58,15 +84,14 @@ def map_windows(
     evaluate it again in place of storing what it holds, except what the `policy` of
     `jax.checkpoint` saves.
     """
-    (kernel, prior, rule), m, n = parts, q.shape[0], k.shape[0]
+    m, n = q.shape[0], k.shape[0]
     numbers = width * max(1, n) * len(basis.products)
     chunks = m if is_symbolic(m, n) else -(-m // max(1, MAX_CHUNK_NUMBERS // numbers))
     size = 1 if is_symbolic(m, n) else -(-m // chunks)
     columns = list(basis.columns)
 
     def apply_to_chunk(rows: Int[Array, " size"]) -> Any:
-        seen = None if prior is None else AtPositions(prior, rows, jnp.arange(n))
-        weights = attention_weights(q[rows], k, kernel=kernel, prior=seen, rule=rule)
+        weights = weights_of_rows(parts, rows, q[rows], k)
         total = jnp.sum(weights, axis=1, keepdims=True)  # less than 1 beside a sink
         weights = weights / jnp.where(total > 0, total, 1.0)
         u = (k[None, :, columns] - q[rows][:, None, columns]) / basis.scale[None, None, :]

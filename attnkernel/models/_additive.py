@@ -12,12 +12,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray, is_concrete, precise_matmul
-from .._core.rows import Rows
+from .._core.rows import Inputs, NewInputs, Predictions, Rows
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
 from ..kernels import Kernel, category_counts
 from ._backfitting import over_columns, solve_backfitting, weights_of_column
-from ._data import read_data, with_bounds_of, with_weights
+from ._data import with_bounds_of, with_weights
 from ._dense_smoother import DenseSmoother
 from ._estimate import DataSupport, WeightsEstimate
 from ._local_regression import support_of
@@ -89,18 +89,13 @@ class AdditiveRegression(DenseSmoother):
         return f"additive, {('local constant', 'local linear')[self.order]}"
 
     def components(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        weights: ArrayLike | None = None,
+        self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
     ) -> Float[Array, "m dim"]:
         r"""The curves $\hat m_j(x_j)$ at new inputs, for labels of shape (n,).
 
         Their sum and the mean of the labels are the prediction.
         """
-        q, rows = read_data(x_new, x, y, weights)
+        q, rows = self.read(x_new, x, y, weights)
         if not rows.has_one_label:
             raise ValueError(f"Components are of one label per row; y has shape {np.shape(y)}.")
         self.check_inputs(q, rows.x)
@@ -108,10 +103,7 @@ class AdditiveRegression(DenseSmoother):
         return precise_matmul(found, rows.labels - jnp.mean(rows.y)).T
 
     def hat_rows(
-        self,
-        q: Float[Array, "m dim"] | None,
-        k: Float[Array, "n dim"],
-        weights: Float[Array, " n"],
+        self, q: NewInputs | None, k: Float[Array, "n dim"], weights: Float[Array, " n"]
     ) -> Float[Array, "m n"]:
         """$L_j(x)$ at queries q, from checked data; 0 where no label has weight.
 
@@ -125,7 +117,7 @@ class AdditiveRegression(DenseSmoother):
         return jnp.where(empty[:, None], 0.0, rows + (weights / jnp.sum(weights))[None, :])
 
     def component_weights(
-        self, q: Float[Array, "m dim"], k: Float[Array, "n dim"], weights: Float[Array, " n"]
+        self, q: NewInputs, k: Float[Array, "n dim"], weights: Float[Array, " n"]
     ) -> Float[Array, "dim m n"]:
         r"""$L_{ji}(x_j)$ of curves $\hat m_j(x_j) = \sum_i L_{ji}(x_j)\, y_i$; checked arrays."""
         have_lines = self._have_lines()
@@ -149,12 +141,12 @@ class AdditiveRegression(DenseSmoother):
         columns = q.T, k.T, solved.curves, solved.lines, solved.means, solved.slopes
         return over_columns(column, self.kernels, have_lines, *columns)
 
-    def support_at(self, q: Float[Array, "m dim"], rows: Rows) -> DataSupport:
+    def support_at(self, q: NewInputs, rows: Rows) -> DataSupport:
         """How well the data determine all curves at each query."""
         found = [self.column_support(j, q, rows) for j in range(len(self.kernels))]
         return DataSupport(*(functools.reduce(operator.or_, of) for of in zip(*found, strict=True)))
 
-    def column_support(self, column: int, q: Float[Array, "m dim"], rows: Rows) -> DataSupport:
+    def column_support(self, column: int, q: NewInputs, rows: Rows) -> DataSupport:
         """How well the data determine the curve of a column at each query."""
         own, k = slice(column, column + 1), rows.x
         mean = KernelRegression(self.kernels[column])
@@ -168,6 +160,7 @@ class AdditiveRegression(DenseSmoother):
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns of x that hold codes of categories."""
+        self._require_columns(dim)
         found = {j: category_counts(kernel, 1) for j, kernel in enumerate(self.kernels)}
         return {j: counts[0] for j, counts in found.items() if counts}
 
@@ -176,9 +169,7 @@ class AdditiveRegression(DenseSmoother):
         """Whether all kernels are pairwise."""
         return all(kernel.is_pairwise for kernel in self.kernels)
 
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple[Any, Any]:
+    def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
         """The box for a fit, as two models: that of each kernel for its column."""
         self._require_columns(x.shape[1])
         boxes = [
@@ -195,8 +186,7 @@ class AdditiveRegression(DenseSmoother):
                 f"has {dim} columns."
             )
 
-    def check_inputs(self, q: Float[Array, "m dim"], k: Float[Array, "n dim"]) -> None:
-        self._require_columns(k.shape[1])
+    def check_inputs(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
         self._require_columns(q.shape[1])
         super().check_inputs(q, k)
         lines = list(set(range(k.shape[1])) - set(self.category_counts(k.shape[1])))
@@ -227,13 +217,13 @@ class AdditiveComponent(eqx.Module):
 
     def __call__(
         self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
+    ) -> Predictions:
         """The curve at new inputs; arguments as for the model."""
         return self.estimate(x_new, Rows.read(x, y, weights)).value
 
     def estimate(self, x_new: ArrayLike | None, rows: Rows) -> WeightsEstimate:
         """The curve, its variances and its support."""
-        q = rows.x if x_new is None else rows.queries(x_new, {})
+        q = self.model.queries_at(x_new, rows)
         self.model.check_inputs(q, rows.x)
         weights = self.model.component_weights(q, rows.x, rows.row_weights(q.dtype))[self.column]
         out = precise_matmul(weights, rows.y - jnp.mean(rows.y, axis=0, keepdims=True))
@@ -241,8 +231,6 @@ class AdditiveComponent(eqx.Module):
         return WeightsEstimate(self, rows, rows.shaped(out), support, weights)
 
 
-def _component_rows(
-    model: AdditiveRegression, q: Float[Array, "m dim"], rows: Rows
-) -> Float[Array, "dim m n"]:
+def _component_rows(model: AdditiveRegression, q: NewInputs, rows: Rows) -> Float[Array, "dim m n"]:
     """Returns `component_weights`."""
     return model.component_weights(q, rows.x, rows.row_weights(q.dtype))

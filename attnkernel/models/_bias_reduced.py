@@ -13,13 +13,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import precise_matmul
-from .._core.rows import Rows
+from .._core.rows import NewInputs, Predictions, Rows
 from .._core.tracing import is_at_most
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
 from ..local import LocalFit, warn_of_extrapolation
 from ..priors import HeldOut, KeyWeights, Prior, key_mask_of
-from ._data import read_data, with_weights
+from ._data import with_weights
 from ._estimate import DataSupport, Estimate
 from ._linear_smoother import LinearSmoother
 from ._local_regression import support_of
@@ -78,17 +78,8 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
         """Such as `local constant, 4 iterations of bias reduction`."""
         return f"{self.model.description}, {self.iterations} iterations of bias reduction"
 
-    def __call__(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Predictions at new inputs; arguments as for `KernelRegression`."""
-        q, rows = read_data(x_new, x, y, weights, self.kernel)
+    def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
+        """Predictions from checked data."""
         out, local = self._fitted(q, rows, prior, wants_slopes=False)
         flags = local.deficient, local.extrapolates
         warn_of_extrapolation(self.description, *flags, local.log_mass.dtype)
@@ -104,15 +95,14 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
         weights: ArrayLike | None = None,
     ) -> LocalFit:
         """The local polynomials of the last smooth, to the labels z; arguments as for the call."""
-        q, rows = read_data(x_new, x, y, weights, self.kernel)
+        q, rows = self.read(x_new, x, y, weights)
         return self._fitted(q, rows, prior, wants_slopes=True)[1]
 
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "ReducedEstimate":
         """Predictions, with the weights and variances of all iterations together."""
-        categories = self.category_counts(rows.x.shape[1])
-        q = rows.x if x_new is None else rows.queries(x_new, categories)
+        q = self.queries_at(x_new, rows)
         out, local = self._fitted(q, rows, prior, wants_slopes=False)
         whole = with_weights(prior, rows)
         if x_new is not None:  # a row with weight sees itself
@@ -124,7 +114,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
         return self.model.variance_smoother(factor)
 
     def _fitted(
-        self, q: Float[Array, "m dim"], rows: Rows, prior: Prior | None, wants_slopes: bool
+        self, q: NewInputs, rows: Rows, prior: Prior | None, wants_slopes: bool
     ) -> tuple[Float[Array, "m out"], LocalFit]:
         """Returns predictions at queries q, 0 where no label has weight, and local polynomials."""
         k, whole = rows.x, with_weights(prior, rows)
@@ -149,9 +139,9 @@ class ReducedEstimate(Estimate):
 
     model: BiasReduced
     rows: Rows
-    value: Float[Array, "m"] | Float[Array, "m out"]
+    value: Predictions
     support: DataSupport
-    q: Float[Array, "m dim"]
+    q: NewInputs
     prior: Prior | None  # with the weights of rows
 
     @property
@@ -185,7 +175,7 @@ def _fit_reduced(
     prior: Prior | None,
     is_shared: bool,
     wants_slopes: bool,
-    q: Float[Array, "m dim"],
+    q: NewInputs,
     k: Float[Array, "n dim"],
     v: Float[Array, "n out"],
 ) -> tuple[Float[Array, "m out"], LocalFit]:

@@ -6,17 +6,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray
-from .._core.rows import cut_rows
+from .._core.rows import Inputs, NewInputs, RowWeights, cut_rows
 from .._core.validation import require_instance
 from ..attention import Auto
-from ..kernels import Gaussian, Kernel, category_counts
+from ..kernels import Gaussian, Kernel, category_counts, unbounded
 from ..methods import Method
 from ..priors import Prior
-from ._data import read_data, with_bounds_of
-from ._kernel_density import DensityModel, density_box, log_mean_kernel
+from ..rules import Softmax
+from ._data import require_parts
+from ._kernel_density import DensityModel, density_box, log_mean_kernel, read_points
 
 MAX_STEPS = 1000  # of mean shift
 
@@ -51,13 +52,11 @@ class ConditionalDensity(DensityModel):
 
     kernel: Kernel
     label_kernel: Kernel
-    method: Method
+    method: Method = eqx.field(default=Auto(), kw_only=True)
 
-    def __init__(self, kernel: Kernel, label_kernel: Kernel, *, method: Method = Auto()):
-        require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
-        require_instance("label_kernel", label_kernel, Kernel, "ak.Gaussian(0.3)")
-        require_instance("method", method, Method, "ak.attention.Auto()")
-        self.kernel, self.label_kernel, self.method = kernel, label_kernel, method
+    def __check_init__(self):
+        require_parts(self.kernel, Softmax(), self.method)
+        require_instance("label_kernel", self.label_kernel, Kernel, "ak.Gaussian(0.3)")
 
     def check_points(self, q: Float[Array, "m columns"], k: Float[Array, "n columns"]) -> None:
         for name, points in (("x_new", q), ("x", k)):
@@ -69,11 +68,7 @@ class ConditionalDensity(DensityModel):
         self._joint(k.shape[1] - 1).check(q.shape[1], k.shape[1])
 
     def log_density(
-        self,
-        q: Float[Array, "m columns"],
-        k: Float[Array, "n columns"],
-        prior: Prior | None,
-        weights: Array | None,
+        self, q: Array, k: Array, prior: Prior | None, weights: Array | None
     ) -> Float[Array, " m"]:
         dim = k.shape[1] - 1
         both, alone = (
@@ -102,7 +97,7 @@ class ConditionalDensity(DensityModel):
             raise ValueError(
                 f"The mode is found for a Gaussian label_kernel; got {self.label_kernel}."
             )
-        q, rows = read_data(x_new, x, x, weights)
+        q, rows = read_points(x_new, x, weights)
         self.kernel.check(q.shape[1], rows.x.shape[1] - 1)
         m = len(q)
         if rows.is_on_one_device(self, q):
@@ -115,28 +110,23 @@ class ConditionalDensity(DensityModel):
             found[dim - 1] = label[0]
         return found
 
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple[Any, Any]:
+    def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
         """The boxes of both kernels, with the ends of `KernelDensity`."""
-        boxes = {
-            "kernel": density_box(self.kernel, x[:, :-1], weights),
-            "label_kernel": density_box(self.label_kernel, x[:, -1:], weights),
-        }
-        ends = []
-        for side in (0, 1):
-            end = with_bounds_of("kernel", self, boxes["kernel"])[side]
-            label = boxes["label_kernel"][side]
-            ends.append(eqx.tree_at(lambda model: model.label_kernel, end, label))
-        return ends[0], ends[1]
+        boxes = (
+            density_box(self.kernel, x[:, :-1], weights),
+            density_box(self.label_kernel, x[:, -1:], weights),
+        )
+        both = lambda model: (model.kernel, model.label_kernel)  # noqa: E731
+        lower, upper = map(eqx.tree_at, (both, both), unbounded(self), zip(*boxes, strict=True))
+        return lower, upper
 
 
 @eqx.filter_jit
 def _find_modes(
     model: ConditionalDensity,
-    q: Float[Array, "m dim"],
+    q: NewInputs,
     k: Float[Array, "n columns"],
-    weights: Float[Array, " n"] | Bool[Array, " n"] | None,
+    weights: RowWeights | None,
 ) -> Float[Array, " m"]:
     """Returns the mode of the label at each query."""
     labels = k[:, -1]

@@ -1,4 +1,4 @@
-"""Arguments of all regressions: checks of parts, data and weights; bounds of their parts."""
+"""Arguments of all regressions: checks of parts; weights of rows in priors; bounds of parts."""
 
 import operator
 from typing import Any
@@ -6,12 +6,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.rows import Rows
 from .._core.validation import require_instance
-from ..kernels import Kernel, category_counts, unbounded
+from ..kernels import Kernel, unbounded
 from ..methods import Method
 from ..priors import HeldOut, KeyWeights, Mask, Prior, require_prior
 from ..rules import Rule
@@ -22,23 +21,6 @@ def require_parts(kernel: Any, rule: Any, method: Any) -> None:
     require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
     require_instance("rule", rule, Rule, "ak.Softmax()")
     require_instance("method", method, Method, "ak.attention.Auto()")
-
-
-def read_data(
-    x_new: ArrayLike,
-    x: ArrayLike,
-    y: ArrayLike,
-    weights: ArrayLike | None = None,
-    kernel: Kernel | None = None,
-) -> tuple[Float[Array, "m dim"], Rows]:
-    """Returns the queries and the labelled rows of the call of a model.
-
-    **Raises:** `ValueError` as `Rows.read`, and for invalid codes in the columns of categories of
-    the kernel.
-    """
-    rows, names = Rows.read_named(x, y, weights)
-    categories = {} if kernel is None else category_counts(kernel, rows.x.shape[1])
-    return rows.queries(x_new, categories, names), rows
 
 
 def with_weights(prior: Prior | None, rows: Rows) -> Prior | None:

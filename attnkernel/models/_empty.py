@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import wider_dtype
+from .._core.rows import NewInputs, Rows
 from .._core.tracing import is_symbolic
 from .._core.validation import require_choice
 from ..attention import with_automatic_axes
@@ -25,30 +26,21 @@ def known_policy(on_empty: str) -> OnEmpty:
 def fill_empty(
     out: Float[Array, "m out"],
     empty: Bool[Array, " m"],
-    q: Float[Array, "m dim"],
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
+    q: NewInputs,
+    rows: Rows,
     prior: Prior | None,
     on_empty: OnEmpty,
 ) -> Float[Array, "m out"]:
-    """Returns predictions, in which empty rows are replaced as `on_empty` says."""
-    return with_automatic_axes(_fill_empty, (prior, on_empty), out, empty, q, k, v)
+    """Returns the predictions `out`, in which rows with `empty` follow the policy `on_empty`."""
+    return with_automatic_axes(_fill_empty, (prior, on_empty), out, empty, q, rows)
 
 
 @eqx.filter_jit
 def _fill_empty(
-    parts: tuple[Prior | None, OnEmpty],
-    out: Float[Array, "m out"],
-    empty: Bool[Array, " m"],
-    q: Float[Array, "m dim"],
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
+    parts: tuple[Prior | None, OnEmpty], out: Array, empty: Array, q: Array, rows: Rows
 ) -> Float[Array, "m out"]:
-    """Returns the predictions `out`, in which rows with `empty` follow the policy.
-
-    `parts`: the prior and the policy `on_empty`; `q`, `k`, `v`: queries, inputs and labels.
-    """
-    prior, on_empty = parts
+    """Returns `fill_empty`; `parts`: the prior and the policy."""
+    (prior, on_empty), k = parts, rows.x
     if on_empty == "raise":
         return eqx.error_if(
             out,
@@ -61,7 +53,7 @@ def _fill_empty(
 
     def fill() -> Float[Array, "m out"]:
         # squares of distances, and sums of labels, overflow half precision
-        points, keys, labels = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
+        points, keys, labels = (part.astype(wider_dtype(part.dtype)) for part in (q, k, rows.y))
 
         def fallback_label(i: Int[Array, ""], point: Float[Array, " dim"]) -> Float[Array, " out"]:
             log = jnp.zeros(keys.shape[0], labels.dtype)
@@ -80,9 +72,9 @@ def _fill_empty(
             return jnp.where(jnp.any(seen), found, jnp.nan)
 
         # chunks of 64 queries: never an array of queries x keys
-        rows = lambda row: fallback_label(*row)  # noqa: E731
+        each = lambda row: fallback_label(*row)  # noqa: E731
         size = None if is_symbolic(q.shape[0]) else 64
-        fallback = jax.lax.map(rows, (jnp.arange(q.shape[0]), points), batch_size=size)
+        fallback = jax.lax.map(each, (jnp.arange(q.shape[0]), points), batch_size=size)
         return jnp.where(empty[:, None], fallback.astype(out.dtype), out)
 
     # only if needed: the fallbacks take longer than the predictions

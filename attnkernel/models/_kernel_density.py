@@ -12,19 +12,20 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray, as_real_array, is_concrete, namespace_of, wider_dtype
-from .._core.rows import Rows, is_positive
-from .._core.validation import is_real_number, require_bool, require_instance, value_text
+from .._core.rows import Inputs, NewInputs, Rows, is_positive
+from .._core.validation import is_real_number, require_bool, value_text
 from ..attention import Auto, attend
 from ..kernels import Compact, Gaussian, Kernel, Radial, category_counts
 from ..methods import Method
 from ..priors import ExcludeSelf, Prior
-from ._data import read_data, with_bounds_of, with_weights
+from ..rules import Softmax
+from ._data import require_parts, with_bounds_of, with_weights
 from ._prediction import on_padded_rows
 from ._smoother import Smoother
 
 
 def log_mean_kernel(
-    q: Float[Array, "m dim"],
+    q: NewInputs,
     k: Float[Array, "n dim"],
     kernel: Kernel,
     prior: Prior | None,
@@ -39,11 +40,7 @@ def log_mean_kernel(
 
 
 def _log_seen(
-    q: Float[Array, "m dim"],
-    k: Float[Array, "n dim"],
-    prior: Prior | None,
-    weights: Array | None,
-    parts: dict[str, Any],
+    q: NewInputs, k: Array, prior: Prior | None, weights: Array | None, parts: dict[str, Any]
 ) -> Float[Array, "..."]:
     """Returns the logarithm of the sum of the weights that each query sees."""
     dtype = wider_dtype(k.dtype)  # a sum of weights may overflow half precision
@@ -55,6 +52,15 @@ def _log_seen(
     flat = Gaussian(1.0)  # of points at one place: K = 1
     both = with_weights(prior, Rows(k, k, weights))
     return attend(0.0 * q, 0.0 * k, k[:, :0], kernel=flat, prior=both, **parts)[1]
+
+
+def read_points(x_new: Any, x: Any, weights: Any) -> tuple[NewInputs, Rows]:
+    """Returns new points and points; `ValueError` if there are none."""
+    rows, names = Rows.read_named(x, x, weights)
+    q = rows.queries(x_new, {}, names)
+    if not len(rows.x):
+        raise ValueError("A density needs at least one point: x has none.")
+    return q, rows
 
 
 class DensityModel(Smoother):
@@ -86,23 +92,17 @@ class DensityModel(Smoother):
         **Arguments:** `x_new`: shape (m,) or (m, dim); `x`: points, shape (n,) or (n, dim); `y`:
         ignored; `prior`: which points each query sees; `weights`: of points, shape (n,), from 0.
         """
-        q, rows = read_data(x_new, x, x, weights)
-        if not len(rows.x):
-            raise ValueError("A density needs at least one point: x has none.")
+        q, rows = read_points(x_new, x, weights)
         self.check_points(q, rows.x)
         return on_padded_rows(_log_density, self, prior, q, rows)
 
     @abc.abstractmethod
-    def check_points(self, q: Float[Array, "m dim"], k: Float[Array, "n dim"]) -> None:
+    def check_points(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
         """Raises `ValueError` for new points q or points k that the model cannot have."""
 
     @abc.abstractmethod
     def log_density(
-        self,
-        q: Float[Array, "m dim"],
-        k: Float[Array, "n dim"],
-        prior: Prior | None,
-        weights: Array | None,
+        self, q: Array, k: Array, prior: Prior | None, weights: Array | None
     ) -> Float[Array, " m"]:
         """Returns the logarithm of the density at checked points q, from points k."""
 
@@ -116,15 +116,13 @@ class DensityModel(Smoother):
 
 
 def _log_density(
-    model: DensityModel, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
+    model: DensityModel, prior: Prior | None, q: NewInputs, rows: Rows
 ) -> Float[Array, " m"]:
     """Returns `log_density` from checked data."""
     return model.log_density(q, rows.x, prior, rows.weights)
 
 
-def density_box(
-    kernel: Kernel, x: Float[AnyArray, "n dim"], weights: AnyArray | None
-) -> tuple[Any, Any]:
+def density_box(kernel: Kernel, x: Inputs, weights: AnyArray | None) -> tuple[Any, Any]:
     """Returns the box of a kernel, whose lengthscale, if it is of the distance, is not below a
     tenth of 1.144 σ n^(−1/(d + 4)): repeated points would make 0 the best."""
     lower, upper = kernel.search_box(x, weights)
@@ -192,18 +190,13 @@ class KernelDensity(DensityModel):
     method: Method
 
     def __init__(
-        self,
-        kernel: Kernel,
-        *,
-        support: tuple[float, float] | None = None,
-        method: Method = Auto(),
+        self, kernel: Kernel, *, support: tuple[float, float] | None = None, method: Method = Auto()
     ):
-        require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
-        require_instance("method", method, Method, "ak.attention.Auto()")
+        require_parts(kernel, Softmax(), method)
         self.kernel, self.method = kernel, method
         self.support = None if support is None else _as_support(support, kernel)
 
-    def check_points(self, q: Float[Array, "m dim"], k: Float[Array, "n dim"]) -> None:
+    def check_points(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
         self.kernel.check(q.shape[1], k.shape[1])
         if self.support is None:
             return
@@ -214,11 +207,7 @@ class KernelDensity(DensityModel):
             raise ValueError(f"x must lie in the support, between {low:g} and {high:g}.")
 
     def log_density(
-        self,
-        q: Float[Array, "m dim"],
-        k: Float[Array, "n dim"],
-        prior: Prior | None,
-        weights: Array | None,
+        self, q: Array, k: Array, prior: Prior | None, weights: Array | None
     ) -> Float[Array, " m"]:
         log_integral = self.kernel.log_normaliser(k.shape[1])
         parts = (self.kernel, prior, weights, self.method)
@@ -244,9 +233,7 @@ class KernelDensity(DensityModel):
     def category_counts(self, dim: int) -> dict[int, int | None]:
         return category_counts(self.kernel, dim)
 
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple[Any, Any]:
+    def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
         """The box of the kernel; a lengthscale of a `Gaussian` or another kernel of the distance is
         at least a tenth of 1.144 σ n^(−1/(d + 4)), and at most the length of a bounded support."""
         lower, upper = density_box(self.kernel, x, weights)
@@ -331,9 +318,7 @@ def density(
     ```
     """
     require_bool("log", log)
-    q, rows = read_data(x_new, x, x, weights)
-    if not len(rows.x):
-        raise ValueError("A density needs at least one point: x has none.")
+    q, rows = read_points(x_new, x, weights)
     model = KernelDensity(kernel, method=method)
     model.kernel.check(q.shape[1], rows.x.shape[1])
     found = on_padded_rows(_log_density if log else _density, model, None, q, rows)
@@ -343,7 +328,7 @@ def density(
 
 
 def _density(
-    model: KernelDensity, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
+    model: KernelDensity, prior: Prior | None, q: NewInputs, rows: Rows
 ) -> Float[Array, " m"]:
     """Returns the density from checked data."""
     return jnp.exp(_log_density(model, prior, q, rows))

@@ -9,16 +9,17 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._core.rows import Rows
+from .._core.rows import NewInputs, Predictions, Rows
 from .._core.validation import as_integer, require_function
 from ..attention import PerHead
 from ..nn import MultiheadAttention, multiply_priors
 from ..priors import Prior
-from ._data import read_data, with_weights
+from ._data import with_weights
 from ._empty import OnEmpty, fill_empty, known_policy
+from ._prediction import RowsRegression
 
 
-class LearnedKernelRegression(eqx.Module):
+class LearnedKernelRegression(RowsRegression):
     r"""Multi-head attention from new inputs to labelled ones: the last step of the chain.
 
     $$ \hat f(x) = \sum_{h=1}^{H} U_h\, \frac{\sum_j w^h_j(x)\, W_v^h z_j}{\sum_j w^h_j(x)}, \qquad
@@ -96,32 +97,22 @@ class LearnedKernelRegression(eqx.Module):
                 f"a query may see, and heads with priors of their own see different ones."
             )
 
-    def __call__(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Predictions at new inputs; arguments as for `KernelRegression`."""
-        q, rows = read_data(x_new, x, y, weights)
+    def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
+        """Predictions from checked data."""
         prior = with_weights(prior, rows)
         queries, keys = self._project_inputs(q, rows)
         out, empty = self.attention.attended(queries, keys, keys, prior=prior)
         seen = multiply_priors(self.attention.prior, prior)
-        labels = rows.y.astype(out.dtype)
-        return rows.shaped(fill_empty(out, empty, q, rows.x, labels, seen, self.on_empty))
+        return rows.shaped(fill_empty(out, empty, q, rows, seen, self.on_empty))
 
     def attention_inputs(
         self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike
     ) -> tuple[Float[Array, "m features"], Float[Array, "n size"]]:
         """The queries φ(x_new) of the attention, and its keys and values (φ(x), y)."""
-        return self._project_inputs(*read_data(x_new, x, y))
+        return self._project_inputs(*self.read(x_new, x, y))
 
     def _project_inputs(
-        self, q: Float[Array, "m dim"], rows: Rows
+        self, q: NewInputs, rows: Rows
     ) -> tuple[Float[Array, "m features"], Float[Array, "n size"]]:
         """Returns φ(q), and the matrix [φ(x), y] of keys and labels; `size`: features + out."""
         k = rows.x

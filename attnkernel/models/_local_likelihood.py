@@ -10,14 +10,7 @@ from .._core.validation import require_instance
 from ..attention import Auto, as_order
 from ..families import Family
 from ..kernels import Kernel
-from ..local import (
-    InfluenceSums,
-    LikelihoodFit,
-    LikelihoodParts,
-    influence_sums,
-    local_likelihood,
-    local_polynomial,
-)
+from ..local import LikelihoodFit, LikelihoodParts, Polynomial, local_likelihood, local_polynomial
 from ..losses import require_same_shape, sum_over_labels
 from ..priors import Prior
 from ..rules import Rule, Softmax
@@ -73,27 +66,14 @@ class LocalLikelihood(LocalRegression):
     """
 
     kernel: Kernel
-    family: Family
-    rule: Rule
-    order: int = eqx.field(static=True)
-    on_empty: OnEmpty = eqx.field(static=True)
+    family: Family = eqx.field(kw_only=True)
+    rule: Rule = eqx.field(default=Softmax(), kw_only=True)
+    order: int = eqx.field(default=0, kw_only=True, static=True, converter=as_order)
+    on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        *,
-        family: Family,
-        order: int = 0,
-        rule: Rule = Softmax(),
-        on_empty: OnEmpty = "nan",
-    ):
-        require_parts(kernel, rule, Auto())
-        require_instance("family", family, Family, "ak.Binomial()")
-        self.kernel = kernel
-        self.family = family
-        self.order = as_order(order)
-        self.rule = rule
-        self.on_empty = known_policy(on_empty)
+    def __check_init__(self):
+        require_parts(self.kernel, self.rule, Auto())
+        require_instance("family", self.family, Family, "ak.Binomial()")
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
         r"""The deviance $d(y_i, \hat\mu_i)$ of each row, summed over labels: what a fit averages.
@@ -106,37 +86,19 @@ class LocalLikelihood(LocalRegression):
         return sum_over_labels(self.family.deviance(mean, labels))
 
     def fitted(
-        self,
-        q: Float[Array, "m dim"],
-        k: Float[Array, "n dim"],
-        v: Float[Array, "n out"],
-        prior: Prior | None,
+        self, q: Array, k: Array, v: Array, prior: Prior | None
     ) -> tuple[Float[Array, "m out"], LikelihoodFit]:
         """Means at queries, and their polynomials, of checked arrays."""
-        parts = self._parts(k, prior)
+        parts = self.parts(k, prior)
         if parts.order:
             local = local_likelihood(q, k, v, parts)
             return self.family.mean(local.coefficients[:, 0]), local
         # the local mean solves the equations of every family
-        own = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
-        constant = local_polynomial(q, k, v, method=Auto(), order=0, **own)
+        constant = local_polynomial(q, k, v, Polynomial((self.kernel, prior, self.rule)))
         mean, empty = constant.coefficients[:, 0], jnp.isneginf(constant.log_mass)
         eta = jnp.where(empty[:, None], 0.0, self.family.link(self.family.inside(mean)))
         flags = constant.deficient, constant.extrapolates
         return mean, LikelihoodFit(eta[:, None, :], empty, *flags)
-
-    def influence(
-        self,
-        q: Float[Array, "m dim"],
-        k: Float[Array, "n dim"],
-        sd: Float[Array, "n out"],
-        z: Float[Array, "n draws"],
-        local: LikelihoodFit,
-        prior: Prior | None,
-        is_relative: bool,
-    ) -> InfluenceSums:
-        """Sums of the influence of labels at queries; arguments as for `influence_sums`."""
-        return influence_sums(q, k, sd, z, local, self._parts(k, prior), is_relative)
 
     def check_labels(self, y: ArrayLike) -> None:
         """Raises `ValueError` for labels that the family does not have."""
@@ -147,8 +109,8 @@ class LocalLikelihood(LocalRegression):
         """Such as `local linear, Binomial`."""
         return f"{super().description}, {type(self.family).__name__}"
 
-    def _parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> LikelihoodParts:
-        """Returns the parts of the local likelihood; k: the labelled inputs."""
+    def parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> LikelihoodParts:
+        """The parts of the local likelihood; k: the labelled inputs."""
         columns = self.columns_of_quantities(k.shape[1])
         order = self.order if columns else 0
         return LikelihoodParts((self.kernel, prior, self.rule), self.family, order, columns)

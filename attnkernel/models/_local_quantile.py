@@ -7,17 +7,23 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import wider_dtype
+from .._core.arrays import Scalar, wider_dtype
 from .._core.validation import require_level
 from ..attention import Auto, as_order
 from ..kernels import Kernel
-from ..local import QuantileFit, local_quantile
+from ..local import QuantileFit, QuantileParts, local_quantile
 from ..losses import CheckLoss
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._data import require_parts
 from ._empty import OnEmpty, known_policy
 from ._local_regression import LocalRegression
+
+
+def _as_level(level: Any) -> float:
+    """Returns the level of a quantile; `ValueError` unless it is between 0 and 1."""
+    require_level("level", level)
+    return float(level)
 
 
 class LocalQuantile(LocalRegression):
@@ -67,48 +73,30 @@ class LocalQuantile(LocalRegression):
     """
 
     kernel: Kernel
-    rule: Rule
-    level: float = eqx.field(static=True)
-    order: int = eqx.field(static=True)
-    on_empty: OnEmpty = eqx.field(static=True)
+    rule: Rule = eqx.field(default=Softmax(), kw_only=True)
+    level: float = eqx.field(default=0.5, kw_only=True, static=True, converter=_as_level)
+    order: int = eqx.field(default=1, kw_only=True, static=True, converter=as_order)
+    on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        *,
-        level: float = 0.5,
-        order: int = 1,
-        rule: Rule = Softmax(),
-        on_empty: OnEmpty = "nan",
-    ):
-        require_parts(kernel, rule, Auto())
-        require_level("level", level)
-        self.kernel = kernel
-        self.rule = rule
-        self.level = float(level)
-        self.order = as_order(order)
-        self.on_empty = known_policy(on_empty)
+    def __check_init__(self):
+        require_parts(self.kernel, self.rule, Auto())
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
         """The `ak.losses.CheckLoss` of each row: what a fit averages."""
         return CheckLoss(self.level)(prediction, y)
 
     def fitted(
-        self,
-        q: Float[Array, "m dim"],
-        k: Float[Array, "n dim"],
-        v: Float[Array, "n out"],
-        prior: Prior | None,
-        level: Float[Array, ""] | None = None,
+        self, q: Array, k: Array, v: Array, prior: Prior | None, level: Scalar | None = None
     ) -> tuple[Float[Array, "m out"], QuantileFit]:
         """Quantiles at queries, and their polynomials, of checked arrays.
 
         `level`: another one than that of the model.
         """
         columns = self.columns_of_quantities(k.shape[1])
-        parts: dict[str, Any] = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
+        order = self.order if columns else 0
         tau = jnp.asarray(self.level if level is None else level, wider_dtype(v.dtype))
-        local = local_quantile(q, k, v, tau, order=self.order, columns=columns, **parts)
+        parts = QuantileParts((self.kernel, prior, self.rule), order, columns, tau)
+        local = local_quantile(q, k, v, parts)
         return local.coefficients[:, 0], local
 
     @property

@@ -10,19 +10,19 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray
-from .._core.rows import Rows
+from .._core.rows import Inputs, NewInputs, Predictions, Rows
 from ..kernels import Kernel, category_counts, rescaled
 from ..local import LikelihoodFit, LocalFit, QuantileFit
 from ..priors import Prior
 from ..rules import Rule
-from ._data import read_data, with_bounds_of, with_weights
+from ._data import with_bounds_of, with_weights
 from ._empty import OnEmpty, fill_empty
 from ._estimate import DataSupport
-from ._prediction import predict_with_warning
+from ._prediction import RowsRegression, predict_with_warning
 from ._smoother import Smoother
 
 
-class LocalRegression(Smoother):
+class LocalRegression(RowsRegression, Smoother):
     """A regression by polynomials, fitted around each input with the weights of a kernel."""
 
     kernel: eqx.AbstractVar[Kernel]
@@ -30,32 +30,8 @@ class LocalRegression(Smoother):
     order: eqx.AbstractVar[int]
     on_empty: eqx.AbstractVar[OnEmpty]
 
-    def __call__(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Predictions at new inputs from labelled ones.
-
-        **Arguments:**
-
-        - `x_new`: shape (m, dim) or (m,); `x`: shape (n, dim) or (n,).
-        - `y`: labels, shape (n,) or (n, out).
-        - `prior`: which labels each prediction may see, for example `ak.priors.ExcludeSelf()` for
-          predictions at x itself. Default: all.
-        - `weights`: of each row, shape (n,), from 0; what they mean, the class says. Rows with
-          weight 0 are ignored. Default: 1.
-
-        **Returns:** shape (m,) or (m, out), in the units of y and the dtype of `x_new`.
-
-        **Raises:** `ValueError` if shapes do not fit together, a weight is negative, or the model
-        has no such label.
-        """
-        q, rows = read_data(x_new, x, y, weights, self.kernel)
+    def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
+        """Predictions from checked data."""
         self.check_labels(rows.y)
         return predict_with_warning(_predict, self, prior, q, rows)
 
@@ -74,7 +50,7 @@ class LocalRegression(Smoother):
 
         **Returns:** a `LocalFit`, a `QuantileFit`, or a `LikelihoodFit` on the scale of the link.
         """
-        q, rows = read_data(x_new, x, y, weights, self.kernel)
+        q, rows = self.read(x_new, x, y, weights)
         self.check_labels(rows.y)
         return self.polynomials(q, rows.x, rows.y, with_weights(prior, rows))
 
@@ -114,22 +90,15 @@ class LocalRegression(Smoother):
         """Whether the kernel is pairwise."""
         return self.kernel.is_pairwise
 
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple[Any, Any]:
+    def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
         """The box for a fit, as two models: the kernel's `search_box(x)`, all else free."""
         return with_bounds_of("kernel", self, self.kernel.search_box(x, weights))
 
     def filled(
-        self,
-        out: Float[Array, "m out"],
-        empty: Array,
-        q: Float[Array, "m dim"],
-        rows: Rows,
-        prior: Prior | None,
+        self, out: Array, empty: Array, q: NewInputs, rows: Rows, prior: Prior | None
     ) -> Float[Array, "m out"]:
         """Predictions with `on_empty` applied where no label has weight; `prior`: with weights."""
-        return fill_empty(out, empty, q, rows.x, rows.y, prior, self.on_empty).astype(q.dtype)
+        return fill_empty(out, empty, q, rows, prior, self.on_empty).astype(q.dtype)
 
     def columns_of_quantities(self, dim: int) -> tuple[int, ...]:
         """The variables of the polynomials among `dim` columns: those that hold no categories."""
@@ -143,8 +112,8 @@ def support_of(local: LocalFit | LikelihoodFit | QuantileFit) -> DataSupport:
 
 
 def _predict(
-    model: LocalRegression, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
-) -> tuple[Float[Array, "m"] | Float[Array, "m out"], DataSupport]:
+    model: LocalRegression, prior: Prior | None, q: NewInputs, rows: Rows
+) -> tuple[Predictions, DataSupport]:
     """Returns predictions from checked data, and how well the data determine them."""
     prior = with_weights(prior, rows)
     out, local = model.fitted(q, rows.x, rows.y, prior)

@@ -1,18 +1,19 @@
 """Mean and variance of a label given its input, each a kernel regression."""
 
-import equinox as eqx
+from typing import Any
+
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray, as_real_array
-from .._core.rows import as_weights, require_finite_squares
+from .._core.arrays import AnyArray
+from .._core.rows import Inputs, NewInputs, Rows, require_finite_squares
 from .._core.validation import require_instance
-from ..priors import ExcludeSelf, Prior, require_prior
+from ..priors import ExcludeSelf, Prior
 from ._linear_smoother import LinearSmoother
+from ._prediction import RowsRegression
 
 
-class MeanVarianceRegression(eqx.Module):
+class MeanVarianceRegression(RowsRegression):
     r"""Mean and variance of a label, each a linear smoother with a kernel of its own.
 
     $$ \hat\mu(x) = \sum_j L_j(x)\, y_j, \qquad
@@ -53,43 +54,30 @@ class MeanVarianceRegression(eqx.Module):
                 f"variance could be negative; got {self.variance.description}."
             )
 
-    def __call__(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
+    def predict(
+        self, q: NewInputs, rows: Rows, prior: Prior | None
     ) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
-        """Means and variances at new inputs; arguments as for `KernelRegression`.
+        """Means and variances from checked data.
 
         The left-out mean of row j uses the labels that `prior` allows for query j, without its own.
         A hold-out hides the same labels from all queries, so that none of them enters.
         """
-        labels = as_real_array("y", y)
-        require_finite_squares("y", labels)
-        if prior is not None:
-            require_prior("prior", prior)
+        require_finite_squares("y", rows.y)
+        x, data = rows.x, {"weights": rows.weights}
         others = ExcludeSelf() if prior is None else prior * ExcludeSelf()
-        left_out = self.mean(x, x, y, prior=others, weights=weights)
-        known = ~jnp.isnan(left_out if labels.ndim == 1 else jnp.sum(left_out, axis=1))
+        left_out = self.mean(x, x, rows.y, prior=others, **data)
         # rows with no other row in reach have no left-out residual
-        known_labels = known if labels.ndim == 1 else known[:, None]
-        residuals = labels - jnp.where(known_labels, left_out, 0.0)
-        squares = jnp.where(known_labels, residuals, 0.0) ** 2
-        row_weights = jnp.ones(len(labels), squares.dtype) if weights is None else weights
-        row_weights = jnp.where(known, as_weights(row_weights, len(labels)), 0.0)
-        variance = self.variance(x_new, x, squares, prior=prior, weights=row_weights)
-        has_residual = row_weights > 0 if labels.ndim == 1 else (row_weights > 0)[:, None]
-        mean_square = jnp.mean(squares, where=has_residual)
+        known = ~jnp.isnan(jnp.sum(left_out, axis=1))
+        residuals = rows.y - jnp.where(known[:, None], left_out, 0.0)
+        squares = jnp.where(known[:, None], residuals, 0.0) ** 2
+        weights = jnp.where(known, rows.row_weights(squares.dtype), 0.0)
+        variance = self.variance(q, x, squares, prior=prior, weights=weights)
+        mean_square = jnp.mean(squares, where=(weights > 0)[:, None])
         floor = jnp.nan_to_num(jnp.finfo(squares.dtype).eps * mean_square)
-        mean = self.mean(x_new, x, y, prior=prior, weights=weights)
-        return mean, jnp.maximum(variance, floor)
+        mean = self.mean(q, x, rows.y, prior=prior, **data)
+        return rows.shaped(mean), rows.shaped(jnp.maximum(variance, floor))
 
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple["MeanVarianceRegression", "MeanVarianceRegression"]:
+    def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
         """The box for a fit, as two models: those of both regressions."""
         (low, high), (lower, upper) = (
             part.search_box(x, weights) for part in (self.mean, self.variance)

@@ -1,5 +1,7 @@
 """Several kernel regressions at once, and a free linear combination of them."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,16 +9,18 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray, as_real_array, require_finite
+from .._core.rows import Inputs, NewInputs, Predictions, Rows
 from ..attention import Auto, PerHead, attend, batch_shape, first_head
-from ..kernels import Kernel
+from ..kernels import Kernel, category_counts
 from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, require_parts, with_bounds_of, with_weights
+from ._data import require_parts, with_bounds_of, with_weights
 from ._empty import OnEmpty, fill_empty, known_policy
+from ._prediction import RowsRegression
 
 
-class MultiheadKernelRegression(eqx.Module):
+class MultiheadKernelRegression(RowsRegression):
     r"""A linear combination of kernel regressions of order 0, one for each head.
 
     $$ \hat f(x) = \sum_{h=1}^{H} u_h \hat f_h(x), \qquad u \in \mathbb{R}^H $$
@@ -90,35 +94,32 @@ class MultiheadKernelRegression(eqx.Module):
         weights: ArrayLike | None = None,
     ) -> Float[Array, "heads m"] | Float[Array, "heads m out"]:
         """The prediction of each head alone; arguments as for `KernelRegression`."""
-        q, rows = read_data(x_new, x, y, weights, first_head(self.kernel))
-        k, v, prior = rows.x, rows.y, with_weights(prior, rows)
+        return self._predict_heads(*self.read(x_new, x, y, weights), prior)
+
+    def _predict_heads(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Array:
+        """Returns the predictions of heads from checked data."""
+        prior = with_weights(prior, rows)
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
-        out, log_mass = attend(q, k, v, **parts, return_log_mass=True)
+        out, log_mass = attend(q, rows.x, rows.y, **parts, return_log_mass=True)
 
         def fill(out: Array, log_mass: Array) -> Array:
-            return fill_empty(out, jnp.isneginf(log_mass), q, k, v, prior, self.on_empty)
+            return fill_empty(out, jnp.isneginf(log_mass), q, rows, prior, self.on_empty)
 
         return rows.shaped(jax.vmap(fill)(out, log_mass).astype(q.dtype))
 
-    def __call__(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Predictions at new inputs; arguments as for `KernelRegression`."""
-        heads = self.heads(x_new, x, y, prior=prior, weights=weights)
+    def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
+        """Predictions from checked data."""
+        heads = self._predict_heads(q, rows, prior)
         precision = jax.lax.Precision.HIGHEST
         return jnp.tensordot(self.coefficients, heads, axes=1, precision=precision).astype(
             heads.dtype
         )
 
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple["MultiheadKernelRegression", "MultiheadKernelRegression"]:
+    def category_counts(self, dim: int) -> dict[int, int | None]:
+        """The columns of x that hold codes of categories, those of the kernels."""
+        return category_counts(first_head(self.kernel), dim)
+
+    def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
         """The box for a fit, as two models: the kernels' `search_box(x)`, the coefficients free."""
         if not isinstance(self.kernel, PerHead):
             return with_bounds_of("kernel", self, self.kernel.search_box(x, weights))

@@ -15,22 +15,29 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import precise_matmul, wider_dtype
-from .._core.rows import Rows
+from .._core.rows import NewInputs, Predictions, Rows
 from .._core.tracing import is_at_most
 from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer_tuple, require_instance
 from ..attention import Auto, as_order, attention_weights
 from ..kernels import Kernel, checked_log_pair, rescaled
-from ..local import LocalFit, apply_effective_kernel, exponents, factorial, local_polynomial
+from ..local import (
+    LocalFit,
+    Polynomial,
+    apply_effective_kernel,
+    exponents,
+    factorial,
+    local_polynomial,
+)
 from ..methods import Blockwise, Dense, Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import read_data, require_parts, with_weights
+from ._data import require_parts, with_weights
 from ._empty import OnEmpty, known_policy
 from ._estimate import DataSupport, Estimate
 from ._linear_smoother import LinearSmoother
 from ._local_regression import LocalRegression, support_of
-from ._prediction import predict_with_warning
+from ._prediction import RowsRegression, predict_with_warning
 
 MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 
@@ -74,32 +81,19 @@ class KernelRegression(LocalRegression, LinearSmoother):
     """
 
     kernel: Kernel
-    rule: Rule
-    method: Method
-    order: int = eqx.field(static=True)
-    on_empty: OnEmpty = eqx.field(static=True)
+    rule: Rule = eqx.field(default=Softmax(), kw_only=True)
+    method: Method = eqx.field(default=Auto(), kw_only=True)
+    order: int = eqx.field(default=0, kw_only=True, static=True, converter=as_order)
+    on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        *,
-        order: int = 0,
-        rule: Rule = Softmax(),
-        method: Method = Auto(),
-        on_empty: OnEmpty = "nan",
-    ):
-        require_parts(kernel, rule, method)
-        self.kernel = kernel
-        self.order = as_order(order)
-        self.rule = rule
-        self.method = method
-        self.on_empty = known_policy(on_empty)
+    def __check_init__(self):
+        require_parts(self.kernel, self.rule, self.method)
 
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "PolynomialEstimate":
         """Predictions with their variances and support, from the same polynomials."""
-        q = rows.x if x_new is None else rows.queries(x_new, self.category_counts(rows.x.shape[1]))
+        q = self.queries_at(x_new, rows)
         k, v, prior = rows.x, rows.y, with_weights(prior, rows)
         dense = self._dense_weights(q, k, v, prior)
         if dense is None:
@@ -131,23 +125,14 @@ class KernelRegression(LocalRegression, LinearSmoother):
         self, q: Array, k: Array, v: Array, prior: Prior | None, term: int = 0
     ) -> LocalFit:
         """The local polynomials at queries, of checked arrays, with the influence of a term."""
-        return local_polynomial(q, k, v, term=term, **self._polynomial_kwargs(k, prior))
+        return local_polynomial(q, k, v, self._polynomial(k, prior), term=term)
 
     def sum_by_weights(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        local: LocalFit,
-        prior: Prior | None,
-        *,
-        power: int = 1,
-        derivative: tuple[int, ...] | None = None,
+        self, q: Array, k: Array, v: Array, local: LocalFit, prior: Prior | None, **which: Any
     ) -> Float[Array, "m out"]:
-        r"""$\sum_j L_j(x)^p\, v_j$ at queries, p = `power`, from their polynomials, or those of a
-        derivative."""
-        parts = self._polynomial_kwargs(k, prior)
-        return apply_effective_kernel(q, k, v, local, power=power, derivative=derivative, **parts)
+        r"""$\sum_j L_j(x)^p\, v_j$ at queries from their polynomials; `which`: `power`, p, and
+        `derivative`."""
+        return apply_effective_kernel(q, k, v, local, self._polynomial(k, prior), **which)
 
     def require_softmax(self) -> None:
         """Raises `ValueError` unless weights are independent of each other up to their sum."""
@@ -175,10 +160,11 @@ class KernelRegression(LocalRegression, LinearSmoother):
         """Whether the kernel is pairwise, and the method one that takes any mask."""
         return super().can_pad_rows and isinstance(self.method, Auto | Dense | Blockwise)
 
-    def _polynomial_kwargs(self, k: Float[Array, "n dim"], prior: Prior | None) -> dict[str, Any]:
-        """Returns the keyword arguments of `local_polynomial`; k: the labelled inputs."""
-        parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule, "method": self.method}
-        return parts | {"order": self.order, "columns": self.columns_of_quantities(k.shape[1])}
+    def _polynomial(self, k: Float[Array, "n dim"], prior: Prior | None) -> Polynomial:
+        """Returns the polynomials without their data; k: the labelled inputs."""
+        columns = self.columns_of_quantities(k.shape[1])
+        order = self.order if columns else 0
+        return Polynomial((self.kernel, prior, self.rule), order, columns, self.method)
 
     def _dense_weights(
         self, q: Array, k: Array, v: Array, prior: Prior | None
@@ -198,9 +184,9 @@ class PolynomialEstimate(Estimate):
 
     model: KernelRegression
     rows: Rows
-    value: Float[Array, "m"] | Float[Array, "m out"]
+    value: Predictions
     support: DataSupport
-    q: Float[Array, "m dim"]
+    q: NewInputs
     prior: Prior | None  # with the weights of rows
     local: LocalFit | None
     dense: Float[Array, "m n"] | None
@@ -252,7 +238,7 @@ class PolynomialEstimate(Estimate):
         return own if self.prior is None else own + jax.vmap(self.prior.log_pair)(rows, rows)
 
 
-class Derivative(eqx.Module):
+class Derivative(RowsRegression):
     r"""A partial derivative of a local polynomial regression.
 
     $$ \widehat{\partial^a f}(x) = a!\, \hat\beta_a \ \ (p \ge 1), \qquad
@@ -305,19 +291,14 @@ class Derivative(eqx.Module):
                 f"derivative={self.derivative}. Take a model of order {total}."
             )
 
-    def __call__(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Derivatives at new inputs, in units of y over those of x; arguments as for the model."""
-        q, rows = read_data(x_new, x, y, weights, self.model.kernel)
+    def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
+        """Derivatives, in units of y over those of x, from checked data."""
         self.check_columns(rows.x.shape[1])
         return predict_with_warning(_differentiate, self, prior, q, rows)
+
+    def category_counts(self, dim: int) -> dict[int, int | None]:
+        """Those of the model."""
+        return self.model.category_counts(dim)
 
     @property
     def description(self) -> str:
@@ -334,9 +315,7 @@ class Derivative(eqx.Module):
     ) -> "DerivativeEstimate":
         r"""Derivatives, their variances $\sum_j D_j(x)^2 \sigma_j^2$, and their support."""
         self.check_columns(rows.x.shape[1])
-        categories = self.model.category_counts(rows.x.shape[1])
-        q = rows.x if x_new is None else rows.queries(x_new, categories)
-        prior = with_weights(prior, rows)
+        q, prior = self.queries_at(x_new, rows), with_weights(prior, rows)
         out, local = self.fitted(q, rows.x, rows.y, prior)
         return DerivativeEstimate(self, rows, rows.shaped(out), support_of(local), q, prior, local)
 
@@ -365,7 +344,7 @@ class Derivative(eqx.Module):
                 f"derivative must have one order for each of {dim} columns, such as {example}; got "
                 f"{self.derivative}."
             )
-        for column in self.model.category_counts(dim):
+        for column in self.category_counts(dim):
             if self.derivative[column]:
                 raise ValueError(
                     f"Column {column} holds categories, along which there is no derivative; got "
@@ -378,9 +357,9 @@ class DerivativeEstimate(Estimate):
 
     model: Derivative
     rows: Rows
-    value: Float[Array, "m"] | Float[Array, "m out"]
+    value: Predictions
     support: DataSupport
-    q: Float[Array, "m dim"]
+    q: NewInputs
     prior: Prior | None  # with the weights of rows
     local: LocalFit
 
@@ -399,7 +378,7 @@ class DerivativeEstimate(Estimate):
 
 
 def _differentiate(
-    derivative: Derivative, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
+    derivative: Derivative, prior: Prior | None, q: NewInputs, rows: Rows
 ) -> tuple[Array, DataSupport]:
     """Returns derivatives from checked data, and how well the data determine them."""
     out, local = derivative.fitted(q, rows.x, rows.y, with_weights(prior, rows))

@@ -12,14 +12,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
-from .._core.rows import Rows, is_positive
+from .._core.rows import Labels, NewInputs, Predictions, Rows, RowWeights, is_positive
 from .._core.validation import as_integer, require_instance
 from ..losses import MEDIAN_OF_ABSOLUTE_NORMAL, Bisquare, RobustLoss, absolute_error
-from ..priors import Prior, key_mask_of, require_prior
-from ._data import read_data
+from ..priors import Prior, key_mask_of
 from ._estimate import DataSupport
 from ._linear_smoother import LinearSmoother
 from ._prediction import on_padded_rows, predict_with_warning
@@ -32,7 +31,7 @@ def iterate_weights(
     iterations: int,
     x: Float[Array, "n dim"],
     y: Float[Array, " n"],
-    weights: Float[Array, " n"] | Bool[Array, " n"] | None,
+    weights: RowWeights | None,
 ) -> Float[Array, " n"]:
     """Returns the robustness weights δ of labels y after `iterations` fits; δ = 1 before these.
 
@@ -50,7 +49,7 @@ def iterate_weights(
 
 
 def residual_scale(
-    residuals: Float[Array, " n"], weights: Float[Array, " n"] | Bool[Array, " n"] | None
+    residuals: Float[Array, " n"], weights: RowWeights | None
 ) -> tuple[Float[Array, ""], Float[Array, " n"]]:
     r"""Returns $\hat\sigma$, 0 where more than half of the residuals are 0, and the residuals.
 
@@ -89,9 +88,7 @@ def weighted_median(values: Float[Array, " n"], weights: Float[Array, " n"]) -> 
     return 0.5 * (lower + upper)
 
 
-def multiply_weights(
-    weights: Float[Array, " n"] | Bool[Array, " n"] | None, delta: Float[Array, " n"]
-) -> Float[Array, " n"]:
+def multiply_weights(weights: RowWeights | None, delta: Float[Array, " n"]) -> Float[Array, " n"]:
     """Returns the product of the weights of rows and their robustness weights."""
     if weights is None:
         return delta
@@ -119,6 +116,8 @@ class RobustRegression(SmootherWrapper):
     row is hidden from its own prediction, and does enter the δ of others: a prediction then takes
     as long as `iterations + 1` fits, in place of n (iterations + 1). `ak.fit` minimises the mean
     absolute error of these predictions, on which outliers have less influence than on squares.
+
+    Called with `weights`, of each row, a weight of k is k equal rows, in fits and in medians.
 
     **Arguments:**
 
@@ -152,39 +151,18 @@ class RobustRegression(SmootherWrapper):
         self.model, self.loss = model, loss
         self.iterations = as_integer("iterations", iterations, 1, hint)
 
-    def __call__(
-        self,
-        x_new: ArrayLike,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        prior: Prior | None = None,
-        weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
-        """Predictions at new inputs from labelled ones.
-
-        **Arguments:**
-
-        - `weights`: of each row, shape (n,), from 0. A weight of k is k equal rows, in fits and in
-          medians. Rows with weight 0 are ignored. Default: 1.
-        - The others as for `KernelRegression`.
-
-        **Returns:** shape (m,) or (m, out), in the dtype of `x_new`; what the model gives where no
-        label has weight.
-
-        **Raises:** `ValueError` if shapes do not fit together, or a weight is negative.
-        """
-        q, rows = read_data(x_new, x, y, weights, self.kernel)
+    def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
+        """Predictions from checked data: what the model gives where no label has weight."""
         return predict_with_warning(_predict, self, prior, q, rows)
 
     def robustness_weights(
         self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
-    ) -> Float[Array, "n"] | Float[Array, "n out"]:
+    ) -> Labels:
         r"""$\delta_j$ of each label, from 0 to 1: near 0 for outliers.
 
         **Returns:** the shape of y. Rows of weight 0 have a δ that does not count.
         """
-        q, rows = read_data(x, x, y, weights, self.kernel)
+        q, rows = self.read(x, x, y, weights)
         return on_padded_rows(_robustness_weights, self, None, q, rows)
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
@@ -198,8 +176,8 @@ class RobustRegression(SmootherWrapper):
 
 
 def _robustness_weights(
-    model: RobustRegression, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
-) -> Float[Array, "n"] | Float[Array, "n out"]:
+    model: RobustRegression, prior: Prior | None, q: NewInputs, rows: Rows
+) -> Labels:
     """Returns δ of each label, from checked data.
 
     They depend on the prior only by the rows that it hides from every query in q.
@@ -214,11 +192,10 @@ def _robustness_weights(
 
 
 def _predict(
-    model: RobustRegression, prior: Prior | None, q: Float[Array, "m dim"], rows: Rows
-) -> tuple[Float[Array, "m"] | Float[Array, "m out"], DataSupport]:
+    model: RobustRegression, prior: Prior | None, q: NewInputs, rows: Rows
+) -> tuple[Predictions, DataSupport]:
     """Returns predictions at queries, and how well the data determine them for all labels."""
     if prior is not None:
-        require_prior("prior", prior)
         prior.check(q.shape[0], rows.x.shape[0])
     delta = _robustness_weights(model, prior, q, dataclasses.replace(rows, has_one_label=False))
 

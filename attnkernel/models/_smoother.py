@@ -5,12 +5,13 @@ from typing import Any
 
 import equinox as eqx
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray
+from .._core.rows import Inputs, Predictions
 from ..kernels import unbounded
 from ..priors import Prior
 from ._data import with_bounds_of
+from ._prediction import RowsRegression
 
 
 class Smoother(eqx.Module):
@@ -35,7 +36,7 @@ class Smoother(eqx.Module):
         *,
         prior: Prior | None = None,
         weights: ArrayLike | None = None,
-    ) -> Float[Array, "m"] | Float[Array, "m out"]:
+    ) -> Predictions:
         """Predictions at new inputs; arguments as for `KernelRegression`."""
 
     @property
@@ -68,14 +69,12 @@ class Smoother(eqx.Module):
         """
         return False
 
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple[Any, Any]:
+    def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
         """The box for a fit, as two models; rows with weight 0 are ignored. Default: no bounds."""
         return unbounded(self)
 
 
-class SmootherWrapper(Smoother):
+class SmootherWrapper(RowsRegression, Smoother):
     """A smoother that holds another one, its `model`."""
 
     model: eqx.AbstractVar[Any]  # a `LinearSmoother`
@@ -94,8 +93,6 @@ class SmootherWrapper(Smoother):
         """Whether the model can."""
         return self.model.can_pad_rows
 
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple[Any, Any]:
+    def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
         """The box for a fit, as two models: that of the model, all else free."""
         return with_bounds_of("model", self, self.model.search_box(x, weights))

@@ -15,7 +15,7 @@ from .._core.arrays import as_float_dtype, wider_dtype
 from .._core.validation import is_real_number, require_function, require_instance, require_key
 from ..attention import Auto, PerHead, as_order, attention_weights, task_of
 from ..kernels import DotProduct, Features, Kernel
-from ..local import local_polynomial
+from ..local import Polynomial, local_polynomial
 from ..methods import Linear, LinearState, Method, advance
 from ..priors import AtPositions, Causal, Prior, key_mask_of
 from ..rules import Rule, Softmax
@@ -317,8 +317,8 @@ class MultiheadAttention(HeadsLayer):
         """Returns the values of all heads side by side, and the queries for which no head sees a
         key."""
         heads, parts = self._grouped((q, k, v), prior)
-        named = {"method": self.method, "order": self.order, "ridge": self.ridge}
-        local = local_polynomial(*heads, **parts, **named)
+        polynomial = Polynomial(tuple(parts.values()), self.order, method=self.method)
+        local = local_polynomial(*heads, polynomial, ridge=self.ridge)
         rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(q.shape[0], -1)
         return rows, jnp.all(local.empty, axis=(0, 1))
 

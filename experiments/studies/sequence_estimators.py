@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import attnkernel as ak
-from attnkernel.local._polynomial import local_polynomial
+from attnkernel.local._polynomial import Polynomial, local_polynomial
 from attnkernel.methods import Dense
 from attnkernel.priors import Prior
 
@@ -48,12 +48,12 @@ def _softmax(prior: Callable[[dict[str, Array], int], Any], order: int) -> Calla
 
     def predict(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
         kernel, of_rows = ak.Gaussian(scalars["lengthscale"]), prior(scalars, len(k))
-        parts = {"kernel": kernel, "prior": of_rows, "rule": ak.Softmax(), "method": Dense()}
+        rule, method = ak.Softmax(), Dense()
         if not order:
-            return ak.attend(q, k, v, **parts)
+            return ak.attend(q, k, v, kernel=kernel, prior=of_rows, rule=rule, method=method)
         k, v = (jnp.broadcast_to(part[None], (len(q), *part.shape)) for part in (k, v))
-        local = local_polynomial(q, k, v, **parts, order=order, ridge=RIDGE)
-        return local.coefficients[..., 0, :]
+        polynomial = Polynomial((kernel, of_rows, rule), order, method=method)
+        return local_polynomial(q, k, v, polynomial, ridge=RIDGE).coefficients[..., 0, :]
 
     return predict
 

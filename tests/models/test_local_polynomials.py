@@ -17,7 +17,7 @@ import attnkernel as ak
 from attnkernel.attention import Auto
 from attnkernel.local._moments import MAX_CENTRED_NUMBERS
 from attnkernel.local._monomials import exponents
-from attnkernel.local._polynomial import local_polynomial
+from attnkernel.local._polynomial import Polynomial, local_polynomial
 from attnkernel.methods import Blockwise, Dense
 from attnkernel.models import _regression
 from attnkernel.priors import ExcludeSelf, MaskFunction
@@ -301,9 +301,8 @@ def test_variance_where_the_design_is_nearly_singular(order):
 
 def test_batch_axes_of_queries_and_keys(x64):
     x, y, x_new = sample(2, out=3)
-    solve = functools.partial(
-        local_polynomial, kernel=ak.Gaussian(0.9), rule=ak.Softmax(), method=Auto(), order=1
-    )
+    polynomial = Polynomial((ak.Gaussian(0.9), None, ak.Softmax()), order=1)
+    solve = functools.partial(local_polynomial, polynomial=polynomial)
     queries, keys = np.stack([x_new, x_new + 0.1])[:, None], np.stack([x, 0.9 * x, x[::-1]])
     found = jax.jit(solve)(queries, keys, y).coefficients
     assert found.shape == (2, 3, M, 3, 3)
