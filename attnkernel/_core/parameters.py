@@ -248,6 +248,11 @@ def require_single(tree: Any) -> None:
             )
 
 
+def natural(name: str, doc: str | None = None) -> Any:
+    """The property of a number in its natural unit: the value of the field `{name}_parameter`."""
+    return property(lambda self: getattr(self, f"{name}_parameter").value, doc=doc)
+
+
 def described(module: eqx.Module, **kwargs: Any) -> wl.AbstractDoc:
     """`__pdoc__` of a module that holds the parameter `name` as its field `name_parameter`.
 

@@ -27,7 +27,6 @@ from ._compact import (
     Tricube as Tricube,
     Triweight as Triweight,
 )
-from ._conventions import CONVENTIONS, convert_lengthscale as convert_lengthscale
 from ._features import (
     EluFeatures as EluFeatures,
     Features as Features,
@@ -52,7 +51,12 @@ from ._radial_kernels import (
     Matern52 as Matern52,
     RationalQuadratic as RationalQuadratic,
 )
-from ._scaled import Periodic as Periodic, Scaled as Scaled
+from ._scaled import (
+    CONVENTIONS,
+    Periodic as Periodic,
+    Scaled as Scaled,
+    convert_lengthscale as convert_lengthscale,
+)
 from ._wrappers import (
     OnColumns as OnColumns,
     Product as Product,

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray
+from .._core.parameters import described
 from .._core.validation import require_shape
 
 Tree = TypeVar("Tree")
@@ -77,6 +78,7 @@ class Kernel(eqx.Module):
     is_cheap: ClassVar[bool] = False
     # False in a kernel without a length, such as `DotProduct`: `rescaled` leaves it as it is.
     has_length: ClassVar[bool] = True
+    __pdoc__ = described
 
     @abc.abstractmethod
     def log_pair(self, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]) -> Float[Array, ""]:
@@ -146,7 +148,14 @@ class Kernel(eqx.Module):
         return Product(self, other) if isinstance(other, Kernel) else NotImplemented
 
 
-class Embedded(Kernel):
+class ByMatrix(Kernel):
+    """A kernel that is written for all pairs at once, as `pairwise`."""
+
+    def log_pair(self, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]) -> Float[Array, ""]:
+        return self.pairwise(q[None], k[None])[0, 0]
+
+
+class Embedded(ByMatrix):
     r"""A kernel of embedded points: $\log K(q, k) = \log K'(\varphi(q), \psi(k))$.
 
     ```python
@@ -167,9 +176,6 @@ class Embedded(Kernel):
     def precomputed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
         kernel, q, k = self.embed(q, k)
         return kernel.precomputed(q, k)
-
-    def log_pair(self, q: Float[Array, " dim_q"], k: Float[Array, " dim_k"]) -> Float[Array, ""]:
-        return self.pairwise(q[None], k[None])[0, 0]
 
     def pairwise(self, q: Queries, k: Keys) -> Scores:
         kernel, q, k = self.embed(q, k)

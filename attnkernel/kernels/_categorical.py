@@ -16,7 +16,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray
-from .._core.parameters import Between, Constant, ConstantOfHeads, Number, between, described
+from .._core.parameters import (
+    Between,
+    Constant,
+    ConstantOfHeads,
+    Number,
+    between,
+    natural,
+)
 from .._core.validation import as_integer_tuple
 from ._base import Inputs, Kernel, PointBoxes, unbounded
 from ._distances import add_up
@@ -53,7 +60,6 @@ class Categorical(Kernel):
     is_cheap: ClassVar[bool] = True
     has_length: ClassVar[bool] = False
     bandwidth_parameter: Between | Constant | ConstantOfHeads
-    __pdoc__ = described
 
     def __init__(self, bandwidth: Number):
         limit = self.limit.tolist()
@@ -72,10 +78,7 @@ class Categorical(Kernel):
         """λ_max: one number, or one per column."""
         return np.ones(())
 
-    @property
-    def bandwidth(self) -> float | Float[Array, "..."]:
-        """λ."""
-        return self.bandwidth_parameter.value
+    bandwidth = natural("bandwidth", "λ.")
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         self._require_parameter_shape(len(q))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._core.arrays import precise_matmul
 from .._core.tracing import any_in_batch
 from .._core.validation import as_integer, require_bool, require_key
-from ._base import Kernel, Keys, Queries, Scores
+from ._base import ByMatrix, Keys, Queries, Scores
 from ._inner import DotProduct
 from ._radial_kernels import Gaussian
 
@@ -36,7 +36,7 @@ class Features(NamedTuple):
     factor: Float[Array, "rows features"]
 
 
-class FiniteRank(Kernel):
+class FiniteRank(ByMatrix):
     r"""A kernel that is an inner product of features: its sums factorise, in O(n + m) time.
 
     To add one, write `features`. Sums over keys are then those of `methods.Linear`.
@@ -61,9 +61,6 @@ class FiniteRank(Kernel):
     @abc.abstractmethod
     def features(self, x: Float[Array, "rows dim"]) -> Features:
         """φ(x) of each row."""
-
-    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self.pairwise(q[None], k[None])[0, 0]
 
 
 class EluFeatures(FiniteRank):

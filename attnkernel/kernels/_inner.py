@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._core.arrays import as_precision, as_real_array, precise_matmul, require_finite
+from .._core.arrays import Scalar, as_precision, as_real_array, precise_matmul, require_finite
 from .._core.mesh_axes import vary_alike
-from .._core.parameters import Number, Parameter, described, fixed, real
+from .._core.parameters import Number, Parameter, fixed, natural, real
 from .._core.validation import as_integer
-from ._base import BatchOfKeys, BatchOfQueries, Embedded, Kernel, Keys, Queries, Scores
+from ._base import BatchOfKeys, BatchOfQueries, ByMatrix, Embedded, Kernel, Keys, Queries, Scores
 
 
 def _as_finite_array(name: str, axes: int, values: Any) -> Float[Array, "..."]:
@@ -30,7 +30,7 @@ def _as_finite_array(name: str, axes: int, values: Any) -> Float[Array, "..."]:
     return array
 
 
-class DotProduct(Kernel):
+class DotProduct(ByMatrix):
     r"""The exponential of the scaled inner product: the kernel of the transformer.
 
     $$ \log K(q, k) = c\, q \cdot k, \qquad q, k \in \mathbb{R}^d $$
@@ -57,13 +57,9 @@ class DotProduct(Kernel):
     has_length: ClassVar[bool] = False
     scale_parameter: Parameter | None
     precision: str | None = eqx.field(static=True)
-    __pdoc__ = described
 
     def __init__(
-        self,
-        scale: Number | None = None,
-        *,
-        precision: str | jax.lax.Precision | None = None,
+        self, scale: Number | None = None, *, precision: str | jax.lax.Precision | None = None
     ):
         self.scale_parameter = None if scale is None else real("scale", scale)
         self.precision = as_precision("precision", precision)
@@ -72,15 +68,12 @@ class DotProduct(Kernel):
     def scale(self) -> float | Float[Array, "..."] | None:
         return None if self.scale_parameter is None else self.scale_parameter.value
 
-    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self.pairwise(q[None], k[None])[0, 0]
-
     def pairwise(self, q: Queries, k: Keys) -> Scores:
         scale = 1.0 / math.sqrt(q.shape[1]) if self.scale is None else self.scale
         return precise_matmul(q * scale, k.T, self.precision)
 
 
-class Polynomial(Kernel):
+class Polynomial(ByMatrix):
     r"""A power of the inner product, even, so that no weight is negative.
 
     $$ K(q, k) = (c\, q \cdot k + b)^p, \qquad q, k \in \mathbb{R}^d $$
@@ -107,7 +100,6 @@ class Polynomial(Kernel):
     degree: int = eqx.field(static=True)
     offset_parameter: Parameter
     product: DotProduct
-    __pdoc__ = described
 
     def __init__(self, degree: int = 2, offset: Number = fixed(1.0), scale: Number | None = None):
         self.degree = as_integer("degree", degree, 2)
@@ -119,16 +111,11 @@ class Polynomial(Kernel):
         self.offset_parameter = real("offset", offset)
         self.product = DotProduct(scale)
 
-    @property
-    def offset(self) -> float | Float[Array, "..."]:
-        return self.offset_parameter.value
+    offset = natural("offset")
 
     @property
     def scale(self) -> float | Float[Array, "..."] | None:
         return self.product.scale
-
-    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
-        return self.pairwise(q[None], k[None])[0, 0]
 
     def pairwise(self, q: Queries, k: Keys) -> Scores:
         base = self.product.pairwise(q, k) + self.offset
@@ -171,7 +158,7 @@ class AdditiveScore(Kernel):
                 f"ak.kernels.Projected(ak.kernels.AdditiveScore(weight), query_proj, key_proj)."
             )
 
-    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
+    def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Scalar:
         return jnp.sum(self.weight * jnp.tanh(q + k))
 
     def pairwise(self, q: Queries, k: Keys) -> Scores:
@@ -206,7 +193,6 @@ class CosineSimilarity(Embedded):
 
     has_length: ClassVar[bool] = False
     product: DotProduct
-    __pdoc__ = described
 
     def __init__(self, scale: Number = fixed(1.0)):
         real("scale", scale)  # None, which is 1/√d of `DotProduct`, is none here

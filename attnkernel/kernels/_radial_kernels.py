@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from .._core.parameters import Number, PositiveParameter, positive
+from .._core.parameters import Number, PositiveParameter, natural, positive
 from ._radial import Radial
 
 
@@ -59,9 +59,7 @@ class RationalQuadratic(Radial):
         super().__init__(lengthscale, metric=metric)
         self.alpha_parameter = positive("alpha", alpha, "Try 1.")
 
-    @property
-    def alpha(self) -> float | Float[Array, "..."]:
-        return self.alpha_parameter.value
+    alpha = natural("alpha")
 
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
         return -self.alpha * jnp.log1p(squares / (2.0 * self.alpha))

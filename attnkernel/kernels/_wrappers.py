@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray, namespace_of
-from .._core.parameters import Number, Parameter, described, positive
+from .._core.parameters import Number, Parameter, natural, positive
 from .._core.validation import as_integer_tuple, require_function, require_instance
 from ._base import (
     BatchOfKeys,
@@ -103,7 +103,19 @@ class Product(Wrapper):
         return functools.reduce(operator.add, volumes)
 
 
-class OnColumns(Embedded, Wrapper):
+class _OfOtherPoints(Embedded, Wrapper):
+    """A kernel of other points, which are the same function of queries and of keys."""
+
+    kernel: eqx.AbstractVar[Kernel]
+
+    def embed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
+        return self.kernel, self.points_of_parts(q), self.points_of_parts(k)
+
+    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
+        return self.kernel.score_upper_bound(PointBoxes(*map(self.points_of_parts, boxes)))
+
+
+class OnColumns(_OfOtherPoints):
     r"""A kernel of some columns of the points: mixed data are a product of these.
 
     $$ \log K(q, k) = \log K'(q_C, k_C), \qquad q, k \in \mathbb{R}^d,\
@@ -143,9 +155,6 @@ class OnColumns(Embedded, Wrapper):
         if len(set(self.columns)) < len(self.columns):
             raise ValueError(f"Each column can be taken once; got {self.columns}.")
 
-    def embed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
-        return self.kernel, self.points_of_parts(q), self.points_of_parts(k)
-
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         return self.kernel.log_pair(self.points_of_parts(q), self.points_of_parts(k))
 
@@ -153,9 +162,6 @@ class OnColumns(Embedded, Wrapper):
         Kernel.check(self, dim_q, dim_k)
         self._require_columns(dim_q)
         Wrapper.check(self, dim_q, dim_k)
-
-    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
-        return self.kernel.score_upper_bound(PointBoxes(*map(self.points_of_parts, boxes)))
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         self._require_columns(dim)
@@ -219,7 +225,7 @@ def number_columns(tree: Tree, names: Sequence[Hashable]) -> Tree:
     return jax.tree.map(number, tree, is_leaf=lambda node: isinstance(node, OnColumns))
 
 
-class Rescaled(Embedded, Wrapper):
+class Rescaled(_OfOtherPoints):
     r"""A kernel of points divided by a factor: $\log K(q, k) = \log K'(q / f,\, k / f)$.
 
     It is the `rescaled` of a kernel that has no lengthscale of its own to multiply.
@@ -246,15 +252,8 @@ class Rescaled(Embedded, Wrapper):
         if np.ndim(self.factor):
             raise ValueError(f"factor must be one number; got shape {np.shape(self.factor)}.")
 
-    def embed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
-        return self.kernel, q / self.factor, k / self.factor
-
-    def points_of_parts(self, x: Float[AnyArray, "n dim"]) -> Float[AnyArray, "n dim"]:
+    def points_of_parts(self, x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
         return x / self.factor
-
-    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
-        corners = [corner / self.factor for corner in boxes]
-        return self.kernel.score_upper_bound(PointBoxes(*corners))
 
 
 def rescaled(kernel: Kernel, factor: ArrayLike) -> Kernel:
@@ -382,16 +381,13 @@ class SoftCapped(Wrapper):
 
     kernel: Kernel
     cap_parameter: Parameter
-    __pdoc__ = described
 
     def __init__(self, kernel: Kernel, cap: Number):
         require_instance("kernel", kernel, Kernel, "ak.DotProduct()")
         self.kernel = kernel
         self.cap_parameter = positive("cap", cap, "It is in the units of a score: try 50.")
 
-    @property
-    def cap(self) -> float | Float[Array, "..."]:
-        return self.cap_parameter.value
+    cap = natural("cap")
 
     def precomputed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
         kernel, q, k = self.kernel.precomputed(q, k)

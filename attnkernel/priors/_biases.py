@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from .._core.arrays import as_real_array, is_concrete, require_finite, require_log_values
 from .._core.log_decay import CumulativeDecay, cumulative_decay
-from .._core.parameters import Fixed, Number, Parameter, described, fixed, positive, real
+from .._core.parameters import Fixed, Number, Parameter, described, fixed, natural, positive, real
 from .._core.validation import as_integer, require_bool
 from ._base import PositionBlock, Prior, require_entries
 
@@ -59,9 +59,7 @@ class Alibi(Prior):
             hint = "A slope below 0 favours distant keys, and is fixed: ak.fixed(-0.5)."
             self.slope_parameter = positive("slope", slope, hint)
 
-    @property
-    def slope(self) -> float | Float[Array, "..."]:
-        return self.slope_parameter.value
+    slope = natural("slope")
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.multiply(self.slope, -jnp.abs(i - j).astype(jnp.result_type(self.slope, float)))
@@ -117,13 +115,9 @@ class Kerple(Prior):
         self.rate_parameter = positive("rate", rate, "Try 1.")
         self.scale_parameter = positive("scale", scale, "Try 1.")
 
-    @property
-    def rate(self) -> float | Float[Array, "..."]:
-        return self.rate_parameter.value
+    rate = natural("rate")
 
-    @property
-    def scale(self) -> float | Float[Array, "..."]:
-        return self.scale_parameter.value
+    scale = natural("scale")
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         distance = jnp.abs(i - j).astype(jnp.result_type(self.scale, float))

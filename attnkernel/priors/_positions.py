@@ -20,7 +20,33 @@ from .._core.validation import as_integer
 from ._base import KeyMask, Mask, PositionBlock, Prior, require_prior
 
 
-class AtPositions(Prior):
+class _WithPositions(Prior):
+    """A prior that holds a number for each query and each key."""
+
+    queries: Int[Array, " queries"]
+    keys: Int[Array, " keys"]
+
+    def __init__(self, queries: ArrayLike, keys: ArrayLike | None = None):
+        self.queries = _as_positions("queries", queries)
+        self.keys = self.queries if keys is None else _as_positions("keys", keys)
+
+    def check(self, queries: int, keys: int) -> None:
+        got = (self.queries.shape[0], self.keys.shape[0])
+        if got != (queries, keys):
+            raise ValueError(
+                f"{type(self).__name__} must have one number per query and per key, {queries} and "
+                f"{keys}; got {got[0]} and {got[1]}."
+            )
+
+    def ranges(self, block: PositionBlock) -> PositionBlock:
+        """Returns the least and greatest numbers of the queries and of the keys of a block."""
+        return PositionBlock(
+            *_range_of(self.queries, block.i_low, block.i_high),
+            *_range_of(self.keys, block.j_low, block.j_high),
+        )
+
+
+class AtPositions(_WithPositions):
     r"""Any prior at given positions: $\log \pi(p_i, r_j)$ in place of $\log \pi(i, j)$.
 
     Queries and keys then need not be numbered as rows: a cache that wraps keeps the position of
@@ -46,17 +72,11 @@ class AtPositions(Prior):
     """
 
     prior: Any
-    queries: Int[Array, " queries"]
-    keys: Int[Array, " keys"]
 
     def __init__(self, prior: Any, queries: ArrayLike, keys: ArrayLike | None = None):
         require_prior("prior", prior)
         self.prior = prior
-        self.queries = _as_positions("queries", queries)
-        self.keys = self.queries if keys is None else _as_positions("keys", keys)
-
-    def check(self, queries: int, keys: int) -> None:
-        _require_lengths("AtPositions", (self.queries, self.keys), (queries, keys))
+        super().__init__(queries, keys)
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.prior.log_pair(self.queries[i], self.keys[j])
@@ -76,12 +96,10 @@ class AtPositions(Prior):
         return getattr(self.prior, "needs_block_table", False)
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
-        queries = _range_of(self.queries, block.i_low, block.i_high)
-        keys = _range_of(self.keys, block.j_low, block.j_high)
-        return self.prior.score_upper_bound(PositionBlock(*queries, *keys))
+        return self.prior.score_upper_bound(self.ranges(block))
 
 
-class Segments(Mask):
+class Segments(_WithPositions, Mask):
     r"""Sequences packed into one: $\pi(i, j) = 1\{a_i = b_j\}$; none sees into another.
 
     **Arguments:** `queries`: a, the number of the sequence of each query, shape (queries,).
@@ -97,12 +115,7 @@ class Segments(Mask):
     ```
     """
 
-    queries: Int[Array, " queries"]
-    keys: Int[Array, " keys"]
-
-    def __init__(self, queries: ArrayLike, keys: ArrayLike | None = None):
-        self.queries = _as_positions("queries", queries)
-        self.keys = self.queries if keys is None else _as_positions("keys", keys)
+    __init__ = _WithPositions.__init__
 
     @classmethod
     def from_lengths(
@@ -179,9 +192,6 @@ class Segments(Mask):
         of_keys = None if keys is None else _lengths_of_offsets("keys", keys)
         return cls.from_lengths(lengths, of_keys, num_queries=num_queries, num_keys=num_keys)
 
-    def check(self, queries: int, keys: int) -> None:
-        _require_lengths("Segments", (self.queries, self.keys), (queries, keys))
-
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.queries[i] == self.keys[j]
 
@@ -191,10 +201,7 @@ class Segments(Mask):
         return jnp.where(a[:, None] == b[None, :], scores, -jnp.inf)
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
-        (low_q, high_q), (low_k, high_k) = (
-            _range_of(self.queries, block.i_low, block.i_high),
-            _range_of(self.keys, block.j_low, block.j_high),
-        )
+        low_q, high_q, low_k, high_k = self.ranges(block)
         return (low_q <= high_k) & (low_k <= high_q)
 
     def as_key_mask(self) -> KeyMask:
@@ -250,16 +257,6 @@ def _as_positions(name: str, numbers: ArrayLike | Sequence[int]) -> Int[Array, "
             f"and shape {array.shape}."
         )
     return array
-
-
-def _require_lengths(who: str, held: tuple[Array, Array], wanted: tuple[int, int]) -> None:
-    """Raises `ValueError` unless a prior holds one number per query and per key."""
-    got = (held[0].shape[0], held[1].shape[0])
-    if got != wanted:
-        raise ValueError(
-            f"{who} must have one number per query and per key, {wanted[0]} and {wanted[1]}; got "
-            f"{got[0]} and {got[1]}."
-        )
 
 
 def _range_of(

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import is_concrete, precise_matmul
 from .._core.cholesky import cholesky_solver
 from .._core.log_decay import cumulative_decay
-from .._core.parameters import Number, PositiveParameter, described, positive
+from .._core.parameters import Number, PositiveParameter, described, natural, positive
 from .._core.validation import require_bool
 from ._base import Estimator, MatrixState, Row, add_to_decayed
 from ._decay_products import decay_ratios
@@ -81,9 +81,7 @@ class RecursiveLeastSquares(Estimator):
         self.ridge_parameter = positive("ridge", ridge, hint, per_dimension=True)
         self.intercept = intercept
 
-    @property
-    def ridge(self) -> float | Float[Array, "..."]:
-        return self.ridge_parameter.value
+    ridge = natural("ridge")
 
     def empty(self, dim: int, dim_v: int, dtype: Any = None) -> LeastSquaresState:
         terms = dim + self.intercept

@@ -23,6 +23,7 @@ from .._core.parameters import (
     between,
     described,
     fixed,
+    natural,
     positive,
     real,
 )
@@ -175,9 +176,7 @@ class Softmax(Rule):
             hint = "For no sink, leave it out."
             self.log_sink_mass_parameter = real("log_sink_mass", log_sink_mass, hint)
 
-    @property
-    def temperature(self) -> float | Float[Array, "..."]:
-        return self.temperature_parameter.value
+    temperature = natural("temperature")
 
     @property
     def sink_mass(self) -> float | Float[Array, "..."]:
@@ -264,13 +263,9 @@ class Entmax(Rule):
         self.alpha_parameter = between("alpha", alpha, 1.0, 2.0, hint)
         self.temperature_parameter = positive("temperature", temperature, TRY_TEMPERATURE)
 
-    @property
-    def alpha(self) -> float | Float[Array, "..."]:
-        return self.alpha_parameter.value
+    alpha = natural("alpha")
 
-    @property
-    def temperature(self) -> float | Float[Array, "..."]:
-        return self.temperature_parameter.value
+    temperature = natural("temperature")
 
     def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         return divided_by_temperature(scores, self.temperature_parameter)

@@ -12,7 +12,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 import attnkernel as ak
 from attnkernel.kernels import convert_lengthscale
-from attnkernel.kernels._conventions import _CONVENTIONS
+from attnkernel.kernels._scaled import _CONVENTIONS
 
 QUERIES, KEYS = 7, 53
 EPS = np.finfo(np.float64).eps
