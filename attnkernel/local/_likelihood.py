@@ -31,8 +31,15 @@ from .._core.tracing import stop_gradients
 from ..attention import KernelPriorRule, jit_if_pure
 from ..families import Family
 from ._monomials import Basis, Keys, Queries, Values
-from ._newton import Expansion, maximise, solve_positive_definite, with_derivatives
-from ._windows import Windows, fit_at_queries, map_windows
+from ._windows import (
+    Expansion,
+    Windows,
+    fit_at_queries,
+    map_windows,
+    maximise,
+    solve_positive_definite,
+    with_derivatives,
+)
 
 MAXIMUM = "local likelihood maximum"  # the name by which derivatives find it
 

@@ -290,8 +290,7 @@ def _chunk_sizes(q: Array, k: Array, v: Array, basis: Basis) -> tuple[int, int]:
     max_chunks = 512
     size = 1 if is_small else min(rows, max(32, -(-rows // max_chunks)))
     most = min(
-        MAX_CHUNK_PAIRS // max(1, size * keys),
-        MAX_CHUNK_NUMBERS // max(1, batch * keys * width),
+        MAX_CHUNK_PAIRS // max(1, size * keys), MAX_CHUNK_NUMBERS // max(1, batch * keys * width)
     )
     return size, max(1, min(-(-rows // size), most))
 

@@ -24,8 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ..attention import KernelPriorRule
 from ..losses import check_losses
 from ._monomials import Basis, Keys, Queries, Values
-from ._newton import solve_positive_definite
-from ._windows import Windows, fit_at_queries, map_windows
+from ._windows import Windows, fit_at_queries, map_windows, solve_positive_definite
 
 MAX_STEPS = 60  # 10 to 25 in most windows
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnkernel.local._newton import Expansion, maximise
+from attnkernel.local._windows import Expansion, maximise
 
 
 def test_steps_that_lower_the_function_are_halved(x64):
