@@ -4,22 +4,23 @@ from .._core.rows import Rows as Rows
 from ._additive import AdditiveRegression as AdditiveRegression
 from ._bias_reduced import BiasReduced as BiasReduced
 from ._conditional_density import ConditionalDensity as ConditionalDensity
-from ._data import with_bounds_of, with_weights
-from ._dense_smoother import DenseSmoother
-from ._empty import known_policy
-from ._estimate import DataSupport as DataSupport, Estimate as Estimate
 from ._kernel_density import (
     DensityModel as DensityModel,
     KernelDensity as KernelDensity,
     density as density,
 )
 from ._learned import LearnedKernelRegression as LearnedKernelRegression
-from ._linear_smoother import LinearSmoother as LinearSmoother
+from ._linear_smoother import (
+    DataSupport as DataSupport,
+    DenseSmoother,
+    Estimate as Estimate,
+    LinearSmoother as LinearSmoother,
+)
 from ._local_likelihood import LocalLikelihood as LocalLikelihood
 from ._local_quantile import LocalQuantile as LocalQuantile
-from ._local_regression import support_of
+from ._local_regression import known_policy, support_of
 from ._mean_variance import MeanVarianceRegression as MeanVarianceRegression
 from ._multihead import MultiheadKernelRegression as MultiheadKernelRegression
 from ._regression import Derivative as Derivative, KernelRegression as KernelRegression
 from ._robust import RobustRegression as RobustRegression
-from ._smoother import Smoother as Smoother
+from ._smoother import Smoother as Smoother, with_bounds_of, with_weights

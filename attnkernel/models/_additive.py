@@ -17,11 +17,10 @@ from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
 from ..kernels import Kernel, category_counts
 from ._backfitting import over_columns, solve_backfitting, weights_of_column
-from ._data import with_bounds_of, with_weights
-from ._dense_smoother import DenseSmoother
-from ._estimate import DataSupport, WeightsEstimate
+from ._linear_smoother import DataSupport, DenseSmoother, WeightsEstimate
 from ._local_regression import support_of
 from ._regression import KernelRegression
+from ._smoother import with_bounds_of, with_weights
 
 
 class AdditiveRegression(DenseSmoother):
@@ -123,16 +122,8 @@ class AdditiveRegression(DenseSmoother):
         have_lines = self._have_lines()
         solved = solve_backfitting(self.kernels, have_lines, k, weights)
 
-        def column(
-            kernel: Kernel,
-            is_line: bool,
-            q: Array,
-            k: Array,
-            curve: Array,
-            line: Array,
-            mean: Array,
-            slope: Array,
-        ) -> Array:
+        def column(kernel: Kernel, is_line: bool, *of_column: Array) -> Array:
+            q, k, curve, line, mean, slope = of_column
             fitted = precise_matmul(curve, solved.residuals)
             partial = solved.residuals + fitted + line[:, None] * slope[None, :]
             at = weights_of_column(kernel, is_line, q, k, weights)

@@ -29,7 +29,7 @@ from .._core.arrays import precise_matmul as matmul
 from .._core.rows import Rows
 from ..attention import attention_weights
 from ..kernels import Kernel
-from ._data import with_weights
+from ._smoother import with_weights
 
 BLOCK_ROWS = 32
 

@@ -18,13 +18,11 @@ from .._core.tracing import is_at_most
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
 from ..local import LocalFit, warn_of_extrapolation
-from ..priors import HeldOut, KeyWeights, Prior, key_mask_of
-from ._data import with_weights
-from ._estimate import DataSupport, Estimate
-from ._linear_smoother import LinearSmoother
+from ..priors import KeyWeights, Prior, key_mask_of
+from ._linear_smoother import Estimate, LinearSmoother
 from ._local_regression import support_of
 from ._regression import KernelRegression
-from ._smoother import SmootherWrapper
+from ._smoother import SmootherWrapper, hide_rows, with_weights
 
 MAX_STORED_WEIGHTS = 2**20  # entries of L that later iterations keep
 
@@ -124,23 +122,14 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
         # whether all queries see the same labels
         is_shared = mask.reason_beyond() is None
         if is_shared:
-            whole = with_weights(None, rows)
-            if mask.allowed is not None:
-                held_out = HeldOut(~mask.allowed)
-                whole = held_out if whole is None else held_out * whole
-                log_weights = whole.pairwise(jnp.zeros(1, int), jnp.arange(len(k)))[0]
-                whole = KeyWeights(log_weights.astype(k.dtype))
-        parts = (self.model, self.iterations, whole, is_shared, wants_slopes)
+            whole = with_weights(None, hide_rows(rows, mask))
+        parts = (self, whole, (is_shared, wants_slopes))
         return jit_if_pure(_fit_reduced, parts, q, k, rows.y)
 
 
 class ReducedEstimate(Estimate):
     """The estimate of iterated bias reduction."""
 
-    model: BiasReduced
-    rows: Rows
-    value: Predictions
-    support: DataSupport
     q: NewInputs
     prior: Prior | None  # with the weights of rows
 
@@ -149,7 +138,7 @@ class ReducedEstimate(Estimate):
         """$L_j(x)$ of all iterations; 0 where no label has weight."""
         k, model = self.rows.x, self.model.model
         eye = jnp.eye(len(k), dtype=k.dtype)
-        labels = _add_residuals(model, self.model.iterations, self.prior, k, eye)
+        labels = _add_residuals(self.model, self.prior, k, eye)
         return model.fitted(self.q, k, labels, self.prior)[0]
 
     @property
@@ -170,16 +159,11 @@ class ReducedEstimate(Estimate):
 
 
 def _fit_reduced(
-    model: KernelRegression,
-    iterations: int,
-    prior: Prior | None,
-    is_shared: bool,
-    wants_slopes: bool,
-    q: NewInputs,
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
+    reduced: BiasReduced, prior: Any, flags: tuple[bool, bool], q: Array, k: Array, v: Array
 ) -> tuple[Float[Array, "m out"], LocalFit]:
-    """Returns predictions and local polynomials; `is_shared`: all queries see the same labels."""
+    """Returns predictions and local polynomials; `flags`: whether all queries see the same labels,
+    and whether the polynomials have slopes."""
+    model, (is_shared, wants_slopes) = reduced.model, flags
 
     def fit(q: Array, k: Array, v: Array, prior: Prior | None) -> tuple[Array, LocalFit]:
         if not wants_slopes:
@@ -188,12 +172,12 @@ def _fit_reduced(
         return local.coefficients[:, 0], local
 
     if is_shared:
-        return fit(q, k, _add_residuals(model, iterations, prior, k, v), prior)
+        return fit(q, k, _add_residuals(reduced, prior, k, v), prior)
     assert prior is not None
 
     def fit_query(i: Array) -> tuple[Array, LocalFit]:
         seen = KeyWeights(prior.pairwise(i[None], jnp.arange(k.shape[0]))[0].astype(k.dtype))
-        labels = _add_residuals(model, iterations, seen, k, v)
+        labels = _add_residuals(reduced, seen, k, v)
         fitted = fit(q[i][None], k, labels, seen)
         return jax.tree.map(lambda leaf: leaf[0], fitted)
 
@@ -202,17 +186,13 @@ def _fit_reduced(
 
 
 def _add_residuals(
-    model: KernelRegression,
-    iterations: int,
-    prior: Any,
-    k: Float[Array, "n dim"],
-    v: Float[Array, "n out"],
+    reduced: BiasReduced, prior: Any, k: Float[Array, "n dim"], v: Float[Array, "n out"]
 ) -> Float[Array, "n out"]:
     """Returns z, the labels v plus the residuals of all iterations but the last; k: the inputs."""
-    v = _zero_hidden(prior, v)
+    model, v = reduced.model, _zero_hidden(prior, v)
     smooth = lambda rest: model.fitted(k, k, rest, prior)[0].astype(v.dtype)  # noqa: E731
     rest = _zero_hidden(prior, v - smooth(v))  # labels far from 0 are smoothed centred, only here
-    if is_at_most(k.shape[0] ** 2, MAX_STORED_WEIGHTS) and iterations > 2:
+    if is_at_most(k.shape[0] ** 2, MAX_STORED_WEIGHTS) and reduced.iterations > 2:
         matrix = _smoother_matrix(model, prior, k).astype(v.dtype)
         smooth = functools.partial(precise_matmul, matrix)
 
@@ -221,7 +201,7 @@ def _add_residuals(
         rest = _zero_hidden(prior, rest - smooth(rest))
         return (z + rest, rest), None
 
-    return jax.lax.scan(iterate, (v + rest, rest), None, length=iterations - 2)[0][0]
+    return jax.lax.scan(iterate, (v + rest, rest), None, length=reduced.iterations - 2)[0][0]
 
 
 def _zero_hidden(prior: Any, v: Float[Array, "n out"]) -> Float[Array, "n out"]:

@@ -16,8 +16,8 @@ from ..kernels import Gaussian, Kernel, category_counts, unbounded
 from ..methods import Method
 from ..priors import Prior
 from ..rules import Softmax
-from ._data import require_parts
 from ._kernel_density import DensityModel, density_box, log_mean_kernel, read_points
+from ._smoother import require_parts
 
 MAX_STEPS = 1000  # of mean shift
 

@@ -19,9 +19,7 @@ from ..kernels import Compact, Gaussian, Kernel, Radial, category_counts
 from ..methods import Method
 from ..priors import ExcludeSelf, Prior
 from ..rules import Softmax
-from ._data import require_parts, with_bounds_of, with_weights
-from ._prediction import on_padded_rows
-from ._smoother import Smoother
+from ._smoother import Smoother, on_padded_rows, require_parts, with_bounds_of, with_weights
 
 
 def log_mean_kernel(
@@ -36,22 +34,16 @@ def log_mean_kernel(
     parts: dict[str, Any] = {"method": method, "return_log_mass": True}
     empty, both = k[:, :0], with_weights(prior, Rows(k, k, weights))
     log_mass = attend(q, k, empty, kernel=kernel, prior=both, **parts)[1]
-    return log_mass - _log_seen(q, k, prior, weights, parts).astype(log_mass.dtype)
-
-
-def _log_seen(
-    q: NewInputs, k: Array, prior: Prior | None, weights: Array | None, parts: dict[str, Any]
-) -> Float[Array, "..."]:
-    """Returns the logarithm of the sum of the weights that each query sees."""
-    dtype = wider_dtype(k.dtype)  # a sum of weights may overflow half precision
-    each = Rows(k, k, weights).row_weights(dtype)
+    # of the weights that each query sees, whose sum may overflow half precision
+    each = Rows(k, k, weights).row_weights(wider_dtype(k.dtype))
     if prior is None:
-        return jnp.log(jnp.sum(each))
-    if isinstance(prior, ExcludeSelf) and len(q) == len(k):
-        return jnp.log(jnp.sum(each) - each)
-    flat = Gaussian(1.0)  # of points at one place: K = 1
-    both = with_weights(prior, Rows(k, k, weights))
-    return attend(0.0 * q, 0.0 * k, k[:, :0], kernel=flat, prior=both, **parts)[1]
+        log_seen = jnp.log(jnp.sum(each))
+    elif isinstance(prior, ExcludeSelf) and len(q) == len(k):
+        log_seen = jnp.log(jnp.sum(each) - each)
+    else:
+        flat = Gaussian(1.0)  # of points at one place: K = 1
+        log_seen = attend(0.0 * q, 0.0 * k, empty, kernel=flat, prior=both, **parts)[1]
+    return log_mass - log_seen.astype(log_mass.dtype)
 
 
 def read_points(x_new: Any, x: Any, weights: Any) -> tuple[NewInputs, Rows]:

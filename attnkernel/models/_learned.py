@@ -14,9 +14,8 @@ from .._core.validation import as_integer, require_function
 from ..attention import PerHead
 from ..nn import MultiheadAttention, multiply_priors
 from ..priors import Prior
-from ._data import with_weights
-from ._empty import OnEmpty, fill_empty, known_policy
-from ._prediction import RowsRegression
+from ._local_regression import OnEmpty, fill_empty, known_policy
+from ._smoother import RowsRegression, with_weights
 
 
 class LearnedKernelRegression(RowsRegression):

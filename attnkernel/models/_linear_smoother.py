@@ -1,19 +1,113 @@
 r"""Linear smoothers: regressions whose predictions are linear in the labels, $\hat y = L y$.
 
-$$ \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j, \qquad L_{ij} = L_j(x_i) $$
+$$ \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j, \qquad L_{ij} = L_j(x_i), \qquad
+   \operatorname{var} \hat f(x) = \sum_j L_j(x)^2\, \sigma_j^2 $$
+
+What they say at m inputs is an `Estimate`. Those whose hat matrix is computed are for a few
+thousand rows.
 """
 
+import abc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import as_points
-from .._core.rows import Rows
-from ..priors import Prior
-from ._estimate import DataSupport, Estimate, WeightsEstimate
-from ._smoother import Smoother
+from .._core.arrays import as_points, precise_matmul
+from .._core.rows import Labels, NewInputs, Predictions, Rows, as_variances, require_category_codes
+from ..priors import ExcludeSelf, Prior, key_mask_of
+from ._smoother import Smoother, hide_rows, on_padded_rows
+
+
+class DataSupport(NamedTuple):
+    """How well the data determine predictions at m inputs: three Booleans of each.
+
+    - `empty`: no label has weight.
+    - `deficient`: the local design is rank-deficient, so that the fit is of lower order.
+    - `extrapolates`: the prediction extrapolates outside the data; see `LocalFit`.
+
+    ```python
+    >>> x = np.linspace(0.0, 1.0, 5)
+    >>> model, rows = ak.KernelRegression(ak.kernels.Boxcar(0.3)), ak.models.Rows.read(x, x)
+    >>> model.estimate(np.array([0.5, 9.0]), rows).support.empty
+    Array([False,  True], dtype=bool)
+
+    ```
+    """
+
+    empty: Bool[Array, " m"]
+    deficient: Bool[Array, " m"]
+    extrapolates: Bool[Array, " m"]
+
+
+class Estimate(eqx.Module):
+    r"""What `LinearSmoother.estimate` returns, for m inputs and n labelled rows.
+
+    - `value`: $\hat f(x)$, in the shape of the labels: (m,) or (m, out).
+    - `support`: a `DataSupport`.
+    - `weights`: $L_j(x)$, shape (m, n); 0 where no label has weight.
+    - `variance_of(variance)`: $\sum_j L_j(x)^2 \sigma_j^2$ of independent labels.
+    - `leverage`: $L_{ii}$, shape (n,), and `loo_residuals`: $y_i - \hat f_{-i}(x_i)$, in the shape
+      of the labels; of an estimate at the rows themselves (`x_new=None`) alone.
+
+    All but the first two are computed when they are asked for.
+
+    ```python
+    >>> x = np.linspace(0.0, 1.0, 5)
+    >>> found = ak.KernelRegression(ak.Gaussian(0.1)).estimate(None, ak.models.Rows.read(x, x**2))
+    >>> found.value.shape, found.variance_of(np.ones(5)).shape, found.leverage.shape
+    ((5,), (5,), (5,))
+
+    ```
+    """
+
+    model: Any  # a `LinearSmoother`
+    rows: Rows
+    value: Predictions
+    support: DataSupport
+
+    @property
+    @abc.abstractmethod
+    def weights(self) -> Float[Array, "m n"]:
+        """$L_j(x)$; 0 where no label has weight."""
+
+    @property
+    def leverage(self) -> Float[Array, " n"]:
+        """$L_{ii}$ of each row, without a unit."""
+        return jnp.diagonal(self.weights)
+
+    def variance_of(self, variance: ArrayLike) -> Predictions:
+        r"""$\sum_j L_j(x)^2 \sigma_j^2$, in squared units of the labels.
+
+        **Arguments:** `variance`: $\sigma_j^2$ of each label, shape (n,) or (n, columns). Of 1, it
+        gives the squared norm of the weights.
+        """
+        out = self.sum_of_squares(as_variances(variance))
+        return out[:, 0] if jnp.ndim(variance) == 1 else out
+
+    def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
+        """`variance_of` columns; override it where there is a formula without the weights."""
+        return precise_matmul(self.weights**2, variances)
+
+    @property
+    def loo_residuals(self) -> Labels:
+        """Each label less its prediction from all others."""
+        x, y = self.rows.x, self.rows.labels
+        return y - self.model(x, x, y, prior=ExcludeSelf(), **self.rows.kwargs)
+
+
+class WeightsEstimate(Estimate):
+    """An estimate whose weights are stored."""
+
+    matrix: Float[Array, "m n"]
+
+    @property
+    def weights(self) -> Float[Array, "m n"]:
+        """The matrix that is stored."""
+        return self.matrix
 
 
 class LinearSmoother(Smoother):
@@ -68,7 +162,13 @@ class LinearSmoother(Smoother):
         found = self(at, rows.x, eye, prior=prior, **rows.kwargs)
         empty = jnp.any(jnp.isnan(found), axis=1)
         weights = jnp.where(empty[:, None], 0.0, found)
-        return WeightsEstimate(self, rows, value, DataSupport.of_empty(empty), weights)
+        return WeightsEstimate(
+            self,
+            rows,
+            value,
+            DataSupport(empty, jnp.zeros_like(empty), jnp.zeros_like(empty)),
+            weights,
+        )
 
     def derivative(self, derivative: int | Sequence[int]) -> Any:
         """The derivative of the regression, as `Derivative` is that of a `KernelRegression`.
@@ -97,3 +197,74 @@ class LinearSmoother(Smoother):
         **Arguments:** `factor`: its lengthscale over that of this one.
         """
         return None
+
+
+MAX_DENSE_ROWS = 3000  # 72 MB for each matrix of n × n numbers
+
+
+class DenseSmoother(LinearSmoother):
+    """A linear smoother whose weights $L_j(x)$ come from matrices of n × n numbers."""
+
+    @abc.abstractmethod
+    def hat_rows(
+        self, q: NewInputs | None, k: Float[Array, "n dim"], weights: Float[Array, " n"]
+    ) -> Float[Array, "m n"]:
+        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight. None: at k."""
+
+    @abc.abstractmethod
+    def support_at(self, q: NewInputs, rows: Rows) -> DataSupport:
+        """How well the data determine predictions at queries, from checked data."""
+
+    def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
+        """Predictions from checked data.
+
+        **Raises:** `ValueError` for more than 3000 rows, and for a prior that does not hide the
+        same rows from every query, such as that of `ak.LeaveOneOut`.
+        """
+        return on_padded_rows(_predict, self, None, q, self._rows_seen(q, rows, prior))
+
+    def estimate(
+        self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
+    ) -> WeightsEstimate:
+        """Predictions with their weights, variances and support, from the same hat matrix."""
+        q = self.queries_at(x_new, rows)
+        rows = self._rows_seen(q, rows, prior)
+        weights = self.hat_rows(None if x_new is None else q, rows.x, rows.row_weights(q.dtype))
+        return WeightsEstimate(self, rows, _apply(weights, rows), self.support_at(q, rows), weights)
+
+    def check_inputs(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
+        """Raises `ValueError` for too many rows, or invalid codes of categories."""
+        if len(k) > MAX_DENSE_ROWS:
+            raise ValueError(
+                f"{type(self).__name__} solves for matrices of n × n numbers, and takes up to "
+                f"{MAX_DENSE_ROWS} rows; got {len(k)}. Fit it to a random part of the rows."
+            )
+        for name, points in (("x_new", q), ("x", k)):
+            require_category_codes(name, points, self.category_counts(k.shape[1]))
+
+    def _rows_seen(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Rows:
+        """Returns checked rows, of weight 0 where the prior hides them from every query."""
+        self.check_inputs(q, rows.x)
+        if prior is None:
+            return rows
+        prior.check(len(q), len(rows.x))
+        mask = key_mask_of(prior)
+        if mask.reason_beyond() is not None:
+            raise ValueError(
+                f"{type(self).__name__} takes a prior only if it hides the same rows from every "
+                f"query, as that of ak.HoldOut; got {prior!r}. Leave-one-out needs a fit for each "
+                f"row: choose lengthscales by objective=ak.AICc() or ak.GCV()."
+            )
+        return hide_rows(rows, mask)
+
+
+def _predict(model: DenseSmoother, prior: None, q: NewInputs, rows: Rows) -> Predictions:
+    """Returns predictions from checked data."""
+    return _apply(model.hat_rows(q, rows.x, rows.row_weights(q.dtype)), rows)
+
+
+def _apply(weights: Float[Array, "m n"], rows: Rows) -> Predictions:
+    """Returns weighted sums of centred labels; NaN where no label has weight."""
+    centre = jnp.mean(rows.y, axis=0, keepdims=True)
+    out = centre + precise_matmul(weights, rows.y - centre)
+    return rows.shaped(jnp.where(jnp.any(weights != 0, axis=1, keepdims=True), out, jnp.nan))

@@ -14,9 +14,8 @@ from ..local import LikelihoodFit, LikelihoodParts, Polynomial, local_likelihood
 from ..losses import require_same_shape, sum_over_labels
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import require_parts
-from ._empty import OnEmpty, known_policy
-from ._local_regression import LocalRegression
+from ._local_regression import LocalRegression, OnEmpty, known_policy
+from ._smoother import require_parts
 
 
 class LocalLikelihood(LocalRegression):

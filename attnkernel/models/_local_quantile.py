@@ -15,9 +15,8 @@ from ..local import QuantileFit, QuantileParts, local_quantile
 from ..losses import CheckLoss
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import require_parts
-from ._empty import OnEmpty, known_policy
-from ._local_regression import LocalRegression
+from ._local_regression import LocalRegression, OnEmpty, known_policy
+from ._smoother import require_parts
 
 
 def _as_level(level: Any) -> float:

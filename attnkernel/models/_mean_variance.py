@@ -10,7 +10,7 @@ from .._core.rows import Inputs, NewInputs, Rows, require_finite_squares
 from .._core.validation import require_instance
 from ..priors import ExcludeSelf, Prior
 from ._linear_smoother import LinearSmoother
-from ._prediction import RowsRegression
+from ._smoother import RowsRegression
 
 
 class MeanVarianceRegression(RowsRegression):

@@ -15,9 +15,8 @@ from ..kernels import Kernel, category_counts
 from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import require_parts, with_bounds_of, with_weights
-from ._empty import OnEmpty, fill_empty, known_policy
-from ._prediction import RowsRegression
+from ._local_regression import OnEmpty, fill_empty, known_policy
+from ._smoother import RowsRegression, require_parts, with_bounds_of, with_weights
 
 
 class MultiheadKernelRegression(RowsRegression):

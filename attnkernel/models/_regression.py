@@ -14,10 +14,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import precise_matmul, wider_dtype
 from .._core.rows import NewInputs, Predictions, Rows
-from .._core.tracing import is_at_most
-from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer_tuple, require_instance
 from ..attention import Auto, as_order, attention_weights
 from ..kernels import Kernel, checked_log_pair, rescaled
@@ -32,12 +29,9 @@ from ..local import (
 from ..methods import Blockwise, Dense, Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._data import require_parts, with_weights
-from ._empty import OnEmpty, known_policy
-from ._estimate import DataSupport, Estimate
-from ._linear_smoother import LinearSmoother
-from ._local_regression import LocalRegression, support_of
-from ._prediction import RowsRegression, predict_with_warning
+from ._linear_smoother import DataSupport, Estimate, LinearSmoother
+from ._local_regression import LocalRegression, OnEmpty, known_policy, support_of
+from ._smoother import RowsRegression, require_parts, with_weights
 
 MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 
@@ -93,18 +87,11 @@ class KernelRegression(LocalRegression, LinearSmoother):
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "PolynomialEstimate":
         """Predictions with their variances and support, from the same polynomials."""
-        q = self.queries_at(x_new, rows)
-        k, v, prior = rows.x, rows.y, with_weights(prior, rows)
-        dense = self._dense_weights(q, k, v, prior)
-        if dense is None:
-            out, local = self.fitted(q, k, v, prior)
-            support = support_of(local)
-        else:
-            out, local = precise_matmul(dense, v), None
-            support = DataSupport.of_empty(~jnp.any(dense > 0, axis=1))
+        q, prior = self.queries_at(x_new, rows), with_weights(prior, rows)
+        out, local = self.fitted(q, rows.x, rows.y, prior)
         if x_new is not None:  # a row with weight sees itself
-            out = self.filled(out, support.empty, q, rows, prior)
-        return PolynomialEstimate(self, rows, rows.shaped(out), support, q, prior, local, dense)
+            out = self.filled(out, local.empty, q, rows, prior)
+        return PolynomialEstimate(self, rows, rows.shaped(out), support_of(local), q, prior, local)
 
     def fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None
@@ -166,36 +153,17 @@ class KernelRegression(LocalRegression, LinearSmoother):
         order = self.order if columns else 0
         return Polynomial((self.kernel, prior, self.rule), order, columns, self.method)
 
-    def _dense_weights(
-        self, q: Array, k: Array, v: Array, prior: Prior | None
-    ) -> Float[Array, "m n"] | None:
-        """Returns $L_j(x)$ of all pairs, at least as precise as the labels v, where the fit is a
-        mean that `Dense` sums; else None. One matrix then gives sums of $L_j$ and of $L_j^2$."""
-        is_dense = isinstance(self.method, Auto | Dense)
-        if self.order or not (is_dense and is_at_most(q.shape[0] * k.shape[0], MAX_DENSE_PAIRS)):
-            return None
-        dtype = wider_dtype(jnp.result_type(q, k, v))
-        q, k = q.astype(dtype), k.astype(dtype)
-        return attention_weights(q, k, kernel=self.kernel, prior=prior, rule=self.rule)
-
 
 class PolynomialEstimate(Estimate):
-    """An estimate from the local polynomials of queries, or from the stored weights of a mean."""
+    """An estimate from the local polynomials of queries."""
 
-    model: KernelRegression
-    rows: Rows
-    value: Predictions
-    support: DataSupport
     q: NewInputs
     prior: Prior | None  # with the weights of rows
-    local: LocalFit | None
-    dense: Float[Array, "m n"] | None
+    local: LocalFit
 
     @property
     def weights(self) -> Float[Array, "m n"]:
         """$L_j(x)$; 0 where no label has weight."""
-        if self.dense is not None:
-            return self.dense
         k = self.rows.x
         if self.model.order == 0:
             parts = {"kernel": self.model.kernel, "prior": self.prior, "rule": self.model.rule}
@@ -206,8 +174,6 @@ class PolynomialEstimate(Estimate):
     def leverage(self) -> Float[Array, " n"]:
         r"""$L_{ii} = w_{ii} (S_i^{-1})_{11} / \sum_j w_{ij}$; 0 for a row of weight 0."""
         self.model.require_softmax()
-        if self.local is None:
-            return super().leverage
         own = self._log_weight_of_self()
         has_weight = own > -jnp.inf  # a row of weight 0 may have no neighbour either
         own, log_mass = (jnp.where(has_weight, log, 0.0) for log in (own, self.local.log_mass))
@@ -216,8 +182,6 @@ class PolynomialEstimate(Estimate):
     def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
         r"""$\sum_j L_j(x)^2 \sigma_j^2$, without the weights themselves."""
         self.model.require_softmax()
-        if self.local is None:
-            return super().sum_of_squares(variances)
         arrays = self.q, self.rows.x, variances, self.local, self.prior
         return self.model.sum_by_weights(*arrays, power=2)
 
@@ -294,7 +258,13 @@ class Derivative(RowsRegression):
     def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
         """Derivatives, in units of y over those of x, from checked data."""
         self.check_columns(rows.x.shape[1])
-        return predict_with_warning(_differentiate, self, prior, q, rows)
+        return super().predict(q, rows, prior)
+
+    def evaluate(
+        self, prior: Prior | None, q: NewInputs, rows: Rows
+    ) -> tuple[Predictions, DataSupport]:
+        out, local = self.fitted(q, rows.x, rows.y, with_weights(prior, rows))
+        return rows.shaped(out), support_of(local)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """Those of the model."""
@@ -355,10 +325,6 @@ class Derivative(RowsRegression):
 class DerivativeEstimate(Estimate):
     """The estimate of a derivative, from the local polynomials of queries."""
 
-    model: Derivative
-    rows: Rows
-    value: Predictions
-    support: DataSupport
     q: NewInputs
     prior: Prior | None  # with the weights of rows
     local: LocalFit
@@ -375,11 +341,3 @@ class DerivativeEstimate(Estimate):
         arrays = self.q, self.rows.x, variances, self.local, self.prior
         own = self.model.derivative
         return self.model.model.sum_by_weights(*arrays, power=2, derivative=own)
-
-
-def _differentiate(
-    derivative: Derivative, prior: Prior | None, q: NewInputs, rows: Rows
-) -> tuple[Array, DataSupport]:
-    """Returns derivatives from checked data, and how well the data determine them."""
-    out, local = derivative.fitted(q, rows.x, rows.y, with_weights(prior, rows))
-    return rows.shaped(out), support_of(local)

@@ -19,33 +19,8 @@ from .._core.rows import Labels, NewInputs, Predictions, Rows, RowWeights, is_po
 from .._core.validation import as_integer, require_instance
 from ..losses import MEDIAN_OF_ABSOLUTE_NORMAL, Bisquare, RobustLoss, absolute_error
 from ..priors import Prior, key_mask_of
-from ._estimate import DataSupport
-from ._linear_smoother import LinearSmoother
-from ._prediction import on_padded_rows, predict_with_warning
-from ._smoother import SmootherWrapper
-
-
-def iterate_weights(
-    model: LinearSmoother,
-    loss: RobustLoss,
-    iterations: int,
-    x: Float[Array, "n dim"],
-    y: Float[Array, " n"],
-    weights: RowWeights | None,
-) -> Float[Array, " n"]:
-    """Returns the robustness weights δ of labels y after `iterations` fits; δ = 1 before these.
-
-    `weights`: of rows; those of weight 0 do not count. One scan: the fit is compiled once.
-    """
-
-    def reweight(delta: Float[Array, " n"], _: None) -> tuple[Float[Array, " n"], None]:
-        fitted = model(x, x, y, weights=multiply_weights(weights, delta))
-        scale, residuals = residual_scale(y - fitted.astype(y.dtype), weights)
-        is_known = scale > 0
-        found = loss.weight(residuals / jnp.where(is_known, scale, 1.0))
-        return jnp.where(is_known, found, delta), None
-
-    return jax.lax.scan(reweight, jnp.ones_like(y), length=iterations)[0]
+from ._linear_smoother import DataSupport, LinearSmoother
+from ._smoother import SmootherWrapper, hide_rows, on_padded_rows
 
 
 def residual_scale(
@@ -151,9 +126,24 @@ class RobustRegression(SmootherWrapper):
         self.model, self.loss = model, loss
         self.iterations = as_integer("iterations", iterations, 1, hint)
 
-    def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
-        """Predictions from checked data: what the model gives where no label has weight."""
-        return predict_with_warning(_predict, self, prior, q, rows)
+    def evaluate(
+        self, prior: Prior | None, q: NewInputs, rows: Rows
+    ) -> tuple[Predictions, DataSupport]:
+        """Predictions at queries, and how well the data determine them for all labels: what the
+        model gives where no label has weight."""
+        if prior is not None:
+            prior.check(q.shape[0], rows.x.shape[0])
+        delta = _robustness_weights(self, prior, q, dataclasses.replace(rows, has_one_label=False))
+
+        def of_column(labels: Float[Array, " n"], delta: Float[Array, " n"]) -> tuple[Array, Any]:
+            weighted = Rows(rows.x, labels[:, None]).with_weights(
+                multiply_weights(rows.weights, delta)
+            )
+            found = self.model.estimate(q, weighted, prior=prior)
+            return found.value, found.support
+
+        out, support = _map_columns(of_column, rows.y, delta)
+        return rows.shaped(out), jax.tree.map(lambda flags: jnp.any(flags, axis=1), support)
 
     def robustness_weights(
         self, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
@@ -182,30 +172,23 @@ def _robustness_weights(
 
     They depend on the prior only by the rows that it hides from every query in q.
     """
-    weights = _weights_seen(prior, rows.weights)
+    mask = key_mask_of(prior)
+    weights = rows.weights if mask.unsupported_reason else hide_rows(rows, mask).weights
     v = rows.y.astype(wider_dtype(jnp.result_type(rows.x, rows.y)))
 
     def of_column(labels: Float[Array, " n"]) -> Float[Array, " n"]:
-        return iterate_weights(model.model, model.loss, model.iterations, rows.x, labels, weights)
+        def reweight(delta: Float[Array, " n"], _: None) -> tuple[Float[Array, " n"], None]:
+            seen = multiply_weights(weights, delta)
+            fitted = model.model(rows.x, rows.x, labels, weights=seen).astype(labels.dtype)
+            scale, residuals = residual_scale(labels - fitted, weights)
+            is_known = scale > 0
+            found = model.loss.weight(residuals / jnp.where(is_known, scale, 1.0))
+            return jnp.where(is_known, found, delta), None
+
+        # one scan: the fit is compiled once
+        return jax.lax.scan(reweight, jnp.ones_like(labels), length=model.iterations)[0]
 
     return rows.shaped(_map_columns(of_column, v))
-
-
-def _predict(
-    model: RobustRegression, prior: Prior | None, q: NewInputs, rows: Rows
-) -> tuple[Predictions, DataSupport]:
-    """Returns predictions at queries, and how well the data determine them for all labels."""
-    if prior is not None:
-        prior.check(q.shape[0], rows.x.shape[0])
-    delta = _robustness_weights(model, prior, q, dataclasses.replace(rows, has_one_label=False))
-
-    def of_column(labels: Float[Array, " n"], delta: Float[Array, " n"]) -> tuple[Array, Any]:
-        weighted = Rows(rows.x, labels[:, None]).with_weights(multiply_weights(rows.weights, delta))
-        found = model.model.estimate(q, weighted, prior=prior)
-        return found.value, found.support
-
-    out, support = _map_columns(of_column, rows.y, delta)
-    return rows.shaped(out), jax.tree.map(lambda flags: jnp.any(flags, axis=1), support)
 
 
 def _map_columns(function: Callable[..., Any], *arrays: Float[Array, "n out"]) -> Any:
@@ -213,11 +196,3 @@ def _map_columns(function: Callable[..., Any], *arrays: Float[Array, "n out"]) -
     if arrays[0].shape[1] == 1:
         return jax.tree.map(lambda part: part[:, None], function(*(part[:, 0] for part in arrays)))
     return jax.vmap(function, in_axes=1, out_axes=1)(*arrays)
-
-
-def _weights_seen(prior: Prior | None, weights: Array | None) -> Array | None:
-    """Returns the weights of rows, 0 where the prior hides a row from every query."""
-    mask = key_mask_of(prior)
-    if mask.unsupported_reason or mask.allowed is None:
-        return weights
-    return mask.allowed if weights is None else jnp.where(mask.allowed, weights, 0)

@@ -1,33 +1,77 @@
-"""Smoothers: regressions that predict from labelled inputs in reach of a kernel, or of all."""
+"""What regressions share: their arguments, predictions in one compiled program, bounds of a fit.
 
-import abc
+Programs are shared by data of other numbers of rows.
+"""
+
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 from jax.typing import ArrayLike
+from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray
-from .._core.rows import Inputs, Predictions
-from ..kernels import unbounded
-from ..priors import Prior
-from ._data import with_bounds_of
-from ._prediction import RowsRegression
+from .._core.arrays import AnyArray, wider_dtype
+from .._core.rows import Inputs, NewInputs, Predictions, Rows, cut_rows
+from .._core.validation import require_instance
+from ..attention import jit_if_pure
+from ..kernels import Kernel, unbounded
+from ..local import warn_of_extrapolation
+from ..methods import Method
+from ..priors import HeldOut, KeyMask, KeyWeights, Mask, Prior, require_prior
+from ..rules import Rule
 
 
-class Smoother(eqx.Module):
-    """A regression whose data are arguments of the call. Its kinds are `LinearSmoother`,
-    `LocalLikelihood`, `LocalQuantile` and `RobustRegression`.
+def require_parts(kernel: Any, rule: Any, method: Any) -> None:
+    """Raises `ValueError` unless they are a kernel, a rule and a method."""
+    require_instance("kernel", kernel, Kernel, "ak.Gaussian(0.3)")
+    require_instance("rule", rule, Rule, "ak.Softmax()")
+    require_instance("method", method, Method, "ak.attention.Auto()")
 
-    `ak.fit` and inference ask a model for the methods below, each of which has a default.
 
-    ```python
-    >>> isinstance(ak.KernelRegression(ak.Gaussian(0.3)), ak.models.Smoother)
-    True
+def with_weights(prior: Prior | None, rows: Rows) -> Prior | None:
+    """Returns a prior and the weights of rows as one prior."""
+    if prior is not None:
+        require_prior("prior", prior)
+    weights = rows.weights
+    if weights is None:
+        return prior
+    if weights.dtype == bool:
+        held_out = HeldOut(~weights)
+        if prior is None:
+            return held_out
+        return prior & held_out if isinstance(prior, Mask) else prior * held_out
+    row_prior = KeyWeights(_log_of_weights(weights))
+    return row_prior if prior is None else prior * row_prior
 
-    ```
-    """
 
-    @abc.abstractmethod
+def hide_rows(rows: Rows, mask: KeyMask) -> Rows:
+    """Returns the rows, of weight 0 where the mask hides them from every query."""
+    if mask.allowed is None:
+        return rows
+    weights = rows.row_weights(wider_dtype(rows.x.dtype))
+    return rows.with_weights(jnp.where(mask.allowed, weights, 0.0))
+
+
+@jax.jit
+def _log_of_weights(weights: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Returns log w, -inf where w = 0, and NaN for w < 0, which only `jit` lets pass."""
+    zero = weights == 0
+    return jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1, weights)))
+
+
+def with_bounds_of(field: str, model: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Returns a model at its lower and upper bounds: `bounds` of a field, all other leaves free."""
+    lower, upper = unbounded(model)
+    where = operator.attrgetter(field)
+    return eqx.tree_at(where, lower, bounds[0]), eqx.tree_at(where, upper, bounds[1])
+
+
+class RowsRegression(eqx.Module):
+    """A regression that reads the arguments of its call once, and predicts from rows."""
+
     def __call__(
         self,
         x_new: ArrayLike,
@@ -36,8 +80,94 @@ class Smoother(eqx.Module):
         *,
         prior: Prior | None = None,
         weights: ArrayLike | None = None,
-    ) -> Predictions:
-        """Predictions at new inputs; arguments as for `KernelRegression`."""
+    ) -> Any:
+        """Predictions at new inputs from labelled ones.
+
+        **Arguments:**
+
+        - `x_new`: shape (m, dim) or (m,); `x`: shape (n, dim) or (n,).
+        - `y`: labels, shape (n,) or (n, out).
+        - `prior`: which labels each prediction may see, for example `ak.priors.ExcludeSelf()` for
+          predictions at x itself. Default: all.
+        - `weights`: of each row, shape (n,), from 0; what they mean, the class says. Rows with
+          weight 0 are ignored. Default: 1.
+
+        **Returns:** shape (m,) or (m, out), in the units of y and the dtype of `x_new`.
+
+        **Raises:** `ValueError` if shapes do not fit together, a weight is negative, or the model
+        has no such label.
+        """
+        q, rows = self.read(x_new, x, y, weights)
+        if prior is not None:
+            require_prior("prior", prior)
+        return self.predict(q, rows, prior)
+
+    def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Any:
+        """Predictions from checked data, by default those of `evaluate` in one compiled program.
+
+        Warns where predictions of order 1 or 2 extrapolate.
+        """
+        model: Any = self
+        out, support = on_padded_rows(type(self).evaluate, model, prior, q, rows)
+        flags = support.deficient, support.extrapolates
+        warn_of_extrapolation(model.description, *flags, wider_dtype(out.dtype))
+        return out
+
+    def evaluate(self, prior: Prior | None, q: NewInputs, rows: Rows) -> tuple[Predictions, Any]:
+        """Predictions from checked data, and their `DataSupport`."""
+        raise NotImplementedError(f"{type(self).__name__} has neither `__call__` nor `predict`.")
+
+    def category_counts(self, dim: int) -> dict[int, int | None]:
+        """The columns of x that hold codes of categories, as in `ak.kernels.category_counts`."""
+        return {}
+
+    def read(
+        self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None
+    ) -> tuple[NewInputs, Rows]:
+        """The queries and the labelled rows of the arguments of a call.
+
+        **Raises:** `ValueError` as `Rows.read`, and for invalid codes of categories.
+        """
+        rows, names = Rows.read_named(x, y, weights)
+        return rows.queries(x_new, self.category_counts(rows.x.shape[1]), names), rows
+
+    def queries_at(self, x_new: ArrayLike | None, rows: Rows) -> NewInputs:
+        """New inputs as points, for None the inputs of the rows."""
+        if x_new is None:
+            return rows.x
+        return rows.queries(x_new, self.category_counts(rows.x.shape[1]))
+
+
+def on_padded_rows(
+    function: Callable[..., Any], model: Any, prior: Prior | None, q: NewInputs, rows: Rows
+) -> Any:
+    """Returns `function(model, prior, q, rows)`, arrays with a row for each query, in one compiled
+    program.
+
+    Outside `jit` and without a prior, queries and rows are padded to a `bucket_size`: other sizes
+    then share the program.
+    """
+    m = q.shape[0]  # a size, or a symbol of one in an export
+    can_pad = prior is None and model.can_pad_rows and rows.is_on_one_device(model, q)
+    if can_pad:
+        rows, q = rows.padded(q)
+    found = jit_if_pure(function, (model, prior), q, rows)
+    return cut_rows(found, m) if can_pad else found
+
+
+class Smoother(RowsRegression):
+    """A regression whose data are arguments of the call. Its kinds are `LinearSmoother`,
+    `LocalLikelihood`, `LocalQuantile` and `RobustRegression`.
+
+    To add one, write `__call__`, or `predict`, which gets checked data. `ak.fit` and inference ask
+    a model for the methods below, each of which has a default.
+
+    ```python
+    >>> isinstance(ak.KernelRegression(ak.Gaussian(0.3)), ak.models.Smoother)
+    True
+
+    ```
+    """
 
     @property
     def description(self) -> str:
@@ -46,10 +176,6 @@ class Smoother(eqx.Module):
 
     def check_labels(self, y: ArrayLike) -> None:
         """Raises `ValueError` for labels that the model cannot have. Default: none."""
-
-    def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, as in `ak.kernels.category_counts`."""
-        return {}
 
     def bias_corrected(self, rows: ArrayLike, dim: int) -> "Smoother | None":
         """The smoother whose fit is the centre of a bias-corrected band.
@@ -74,7 +200,7 @@ class Smoother(eqx.Module):
         return unbounded(self)
 
 
-class SmootherWrapper(RowsRegression, Smoother):
+class SmootherWrapper(Smoother):
     """A smoother that holds another one, its `model`."""
 
     model: eqx.AbstractVar[Any]  # a `LinearSmoother`

@@ -16,7 +16,7 @@ from scipy.optimize import linprog
 
 import attnkernel as ak
 from attnkernel.models import Rows
-from attnkernel.models._data import with_weights
+from attnkernel.models._smoother import with_weights
 from attnkernel.priors import ExcludeSelf
 
 N, M = 41, 7

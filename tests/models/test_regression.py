@@ -16,7 +16,7 @@ from statsmodels.nonparametric.kernel_regression import KernelReg
 
 import attnkernel as ak
 from attnkernel.local import ExtrapolationWarning
-from attnkernel.models._empty import known_policy
+from attnkernel.models._local_regression import known_policy
 from attnkernel.priors import HeldOut, MaskFunction
 
 N, M = 23, 7
