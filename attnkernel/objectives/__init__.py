@@ -1,6 +1,6 @@
 """Objectives: what a fit minimises, from masked hold-out to AICc."""
 
-from ._criteria import GCV as GCV, AICc as AICc, UnbiasedCV as UnbiasedCV
+from ._criteria import GCV as GCV, AICc as AICc, UnbiasedCV as UnbiasedCV, profile as profile
 from ._dependent_rows import BlockedKFold as BlockedKFold, GroupKFold as GroupKFold, as_group_codes
 from ._hold_out import HoldOut as HoldOut, permuted_rows
 from ._objective import (
@@ -11,5 +11,4 @@ from ._objective import (
     default_score,
     log_score as log_score,
 )
-from ._profile import profile as profile
 from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut, OtherFolds, spread_indices

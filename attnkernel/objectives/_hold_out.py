@@ -63,25 +63,20 @@ class HoldOut(Validation):
         *,
         score: Callable[[Any, Array], Array] | None = None,
     ):
-        sizes: Any = size
         if not isinstance(size, jax.Array):
-            sizes = np.asarray(as_integer_tuple("size", size, 1))
-        if not jnp.issubdtype(sizes.dtype, jnp.integer):
+            as_integer_tuple("size", size, 1)
+            size = int(size) if isinstance(size, int | np.integer) else jnp.asarray(size)
+        elif not jnp.issubdtype(size.dtype, jnp.integer):
             raise ValueError(f"size must be an integer number of rows, at least 1; got {size!r}.")
-        if at_most is not None:
-            at_most = as_integer("at_most", at_most, 1)
-        if isinstance(size, int | np.integer):
-            size, at_most = int(size), int(size) if at_most is None else at_most
-        if at_most is None:
+        if at_most is None and not isinstance(size, int):
             raise ValueError("size is an array: HoldOut then needs at_most=, the largest of them.")
+        self.weights, self.score, self.size = None, score, size
+        self.at_most = as_integer("at_most", size if at_most is None else at_most, 1)
         if is_concrete(size) and not (
-            1 <= np.min(np.asarray(size)) <= np.max(np.asarray(size)) <= at_most
+            1 <= np.min(np.asarray(size)) <= np.max(np.asarray(size)) <= self.at_most
         ):
-            limit = "" if size is at_most else f" and no more than at_most={at_most}"
+            limit = "" if at_most is None else f" and no more than at_most={at_most}"
             raise ValueError(f"size must be at least 1 row{limit}; got {size}.")
-        self.weights, self.score = None, score
-        self.size = size if isinstance(size, int) else jnp.asarray(size)
-        self.at_most = at_most
 
     def check(self, n: int) -> None:
         super().check(n)

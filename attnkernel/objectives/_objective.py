@@ -39,9 +39,10 @@ def log_score(prediction: Any, y: Float[Array, "..."]) -> Float[Array, " n"]:
     (2007).
     """
     if not isinstance(prediction, tuple | list) or len(prediction) != 2:
+        shape = getattr(prediction, "shape", type(prediction).__name__)
         raise ValueError(
             f"log_score needs a model that predicts a mean and a variance, such as "
-            f"ak.MeanVarianceRegression; the prediction is {_shape_or_class_name(prediction)}."
+            f"ak.MeanVarianceRegression; the prediction is {shape}, not such a pair."
         )
     y = as_real_array("y", y)
     mean, variance = (require_same_shape(part, y) for part in prediction)
@@ -69,12 +70,6 @@ class HasDeviance(Protocol):
 def default_score(model: Any) -> Callable[[Any, Array], Array]:
     """Returns the deviance of a model that has one, else `squared_error`."""
     return model.deviance if isinstance(model, HasDeviance) else squared_error
-
-
-def _shape_or_class_name(prediction: Any) -> str:
-    """Returns text for an error: `an array of shape (3,)`, or the class of another object."""
-    shape = getattr(prediction, "shape", None)
-    return type(prediction).__name__ if shape is None else f"an array of shape {shape}"
 
 
 def _as_row_weights(weights: ArrayLike | None) -> Float[Array, "*fits n"] | None:
