@@ -201,6 +201,21 @@ def join_columns(query: QueryFrame | None, x: Any, found: dict[str, np.ndarray])
     return frame.assign(**found)
 
 
+def column_number(argument: str, column: Any, dim: int, names: Sequence[Hashable] | None) -> int:
+    """Returns the number of a column that is given by number or name; `ValueError`, with the name
+    of the argument, where there is no such column."""
+    known = list(names or ())
+    if isinstance(column, str) and known.count(column) == 1:
+        return known.index(column)
+    is_integer = isinstance(column, int | np.integer) and not isinstance(column, bool)
+    if not is_integer or not 0 <= int(column) < dim:
+        among = f", or one of {known}" if known else ""
+        raise ValueError(
+            f"{argument} must be a number of a column, from 0 to {dim - 1}{among}; got {column!r}."
+        )
+    return int(column)
+
+
 def display_names(names: Sequence[Hashable] | None, dim: int) -> list[str]:
     """Returns the names of columns as text: those given, or x, or x1, x2, ..."""
     if names is not None:

@@ -359,6 +359,14 @@ def pad_rows(
     return put_like(x, (more_x, more_y, padded_weights, *more))  # each call takes 30 µs
 
 
+def pad_points(*arrays: Array) -> tuple[list[Array], Bool[Array, " n"]]:
+    """Returns arrays, padded to a `bucket_size` of rows outside `jit`, and which rows are given."""
+    (first, *others), is_row = arrays, None
+    if is_on_one_device(*arrays):
+        first, _, is_row, *others = pad_rows(first, first, None, *others)
+    return [first, *others], jax.device_put(np.ones(len(first), bool)) if is_row is None else is_row
+
+
 def _repeat_last_row(array: Array, axis: int) -> Array | np.ndarray:
     """Returns the array with its last row along an axis repeated up to the `bucket_size`."""
     n = array.shape[axis]

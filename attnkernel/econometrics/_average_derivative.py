@@ -148,9 +148,7 @@ def average_derivative(
     if noise is not None:
         require_choice("noise", noise, get_args(Noise))
     require_bool("undersmoothed", undersmoothed)
-    fit = require_smoother_fit(fit, (KernelRegression,))
-    if fit.y.ndim != 1:
-        raise ValueError(f"An average is of one label per row; y has shape {fit.y.shape}.")
+    fit = require_smoother_fit(fit, (KernelRegression,), one_label="An average is")
     omega = np.ones(len(fit.x), fit.y.dtype)
     if row_weights is not None:
         omega = _as_row_weights(row_weights, len(fit.x)).astype(fit.y.dtype)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .._core.arrays import (
     as_points,
@@ -18,8 +18,8 @@ from .._core.arrays import (
     require_finite,
     wider_dtype,
 )
-from .._core.pandas_frames import is_frame, is_series, require_same_index
-from .._core.rows import as_weights, cut_rows, pad_rows, require_regression_data
+from .._core.pandas_frames import is_series
+from .._core.rows import Rows, RowWeights, cut_rows, pad_rows, require_regression_data
 from .._core.text_tables import align_columns
 from .._core.validation import as_integer, require_level, require_positive, value_text
 from ..attention import jit_if_pure
@@ -69,7 +69,7 @@ class Discontinuity(eqx.Module):
     kernel: type[Compact] = eqx.field(static=True)
     x: Float[Array, "n 1"] = eqx.field(repr=False)
     y: Float[Array, "n 1"] = eqx.field(repr=False)
-    weights: Float[Array, " n"] | Bool[Array, " n"] | None = eqx.field(repr=False)
+    weights: RowWeights | None = eqx.field(repr=False)
     x_name: Hashable = eqx.field(static=True, repr=False, default=None)
     y_name: Hashable = eqx.field(static=True, repr=False, default=None)
 
@@ -224,8 +224,7 @@ def discontinuity(
             f"Its lengthscale is another argument, lengthscale=."
         )
     require_level("level", level)
-    columns = {"y": y} if treatment is None else {"y": y, "treatment": treatment}
-    points, labels, row_weights = _read_rows(x, columns, weights)
+    points, labels, row_weights = _read_rows(x, y, treatment, weights)
     at = _read_cutoff(cutoff, points, row_weights)
     lengthscales = _read_lengthscales(lengthscale, bias_lengthscale, points.dtype)
     _require_enough_rows(points, row_weights, lengthscales is None)
@@ -251,31 +250,20 @@ def discontinuity(
     return found
 
 
-def _read_rows(
-    x: Any, columns: dict[str, Any], weights: Any
-) -> tuple[Array, tuple[Array, ...], Array | None]:
-    """Returns inputs, labels and weights as checked arrays, columns of shape (n, 1)."""
-    points = _as_column("x", x)
-    found = {name: _as_column(name, column) for name, column in columns.items()}
-    for name, labels in found.items():
-        require_same_index(name, columns[name], x)
-        if points.shape[1] != 1 or labels.shape != points.shape:
-            raise ValueError(
-                f"x and {name} must be one column each, with the same number of rows; got x "
-                f"{points.shape} and {name} {labels.shape}."
-            )
-        require_finite(name, labels)
-    require_regression_data(points, found["y"])
-    dtype = wider_dtype(jnp.result_type(points, *found.values()))
-    require_same_index("weights", weights, x)
-    weights = weights.to_numpy() if is_frame(weights) else weights
-    row_weights = None if weights is None else as_weights(weights, len(points))
-    return points.astype(dtype), tuple(y.astype(dtype) for y in found.values()), row_weights
-
-
-def _as_column(name: str, column: Any) -> Float[Array, "n columns"]:
-    """Returns numbers, of a `Series` of pandas too, as a matrix."""
-    return as_points(name, column.to_numpy() if is_frame(column) else column)
+def _read_rows(x: Any, y: Any, treatment: Any, weights: Any) -> tuple[Array, list[Array], Any]:
+    """Returns inputs, labels and those of the treatment as columns of one dtype, and weights."""
+    rows, _ = Rows.read_named(x, y, weights)
+    others = [] if treatment is None else [Rows.read_named(x, treatment, weights)[0].y]
+    labels = [rows.y, *others]
+    if any(each.shape[1] != 1 for each in (rows.x, *labels)):
+        raise ValueError(
+            f"x, y and treatment must be one column each; got shapes "
+            f"{[each.shape for each in (rows.x, *labels)]}."
+        )
+    require_regression_data(rows.x, rows.y)
+    dtype = wider_dtype(jnp.result_type(rows.x, *labels))
+    points, *labels = (each.astype(dtype) for each in (rows.x, *labels))
+    return points, labels, rows.weights
 
 
 def _read_cutoff(cutoff: Any, x: Array, weights: Array | None) -> Float[Array, ""]:

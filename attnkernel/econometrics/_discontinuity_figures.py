@@ -19,7 +19,8 @@ import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import precise_matmul
+from .._core.arrays import Scalar, precise_matmul
+from .._core.rows import RowWeights
 from ..inference import MIN_RELIABLE_COUNT
 from ..kernels import Boxcar, Compact, Epanechnikov, Triangular
 from ._one_sided_fits import (
@@ -38,23 +39,20 @@ PILOT_FACTORS: dict[type[Compact], float] = {Triangular: 2.576, Epanechnikov: 2.
 class _Step(NamedTuple):
     """V, B and R of one side."""
 
-    variance: Float[Array, ""]
-    bias: Float[Array, ""]
-    penalty: Float[Array, ""]
+    variance: Scalar
+    bias: Scalar
+    penalty: Scalar
 
 
 def select_lengthscales(
-    rows: Rows,
-    sides: Bool[Array, "2 n"],
-    kernel: type[Compact],
-    order: int,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    rows: Rows, sides: Bool[Array, "2 n"], kernel: type[Compact], order: int
+) -> tuple[Scalar, Scalar]:
     """Returns h of the estimate and b of its bias, in units of `rows.x`.
 
     `rows`: in units of their standard deviation, the cutoff at 0; `sides`: below, and from it on.
     """
     cutoff = jnp.zeros((), rows.x.dtype)
-    reach = jax.vmap(lambda side: _find_farthest(rows, side))(sides)
+    reach = jnp.max(jnp.where(sides, jnp.abs(rows.x)[None, :], 0.0), axis=1)  # of each side
     longest, shortest = jnp.max(reach), _find_shortest(rows, sides)
     pilot = jnp.maximum(jnp.minimum(_pilot_lengthscale(rows, kernel), longest), shortest)
     of_pilot = jax.vmap(lambda side: kernel_weights(rows, side, cutoff, kernel, pilot))(sides)
@@ -97,12 +95,7 @@ def _estimate_variances(rows: Rows, weights: Float[Array, " n"]) -> Float[Array,
     return matched_residuals(rows, weights > 0)[:, 0] ** 2
 
 
-def _find_farthest(rows: Rows, side: Bool[Array, " n"]) -> Float[Array, ""]:
-    """Returns the largest distance of a row of the side to the cutoff."""
-    return jnp.max(jnp.where(side, jnp.abs(rows.x), 0.0))
-
-
-def _find_shortest(rows: Rows, sides: Bool[Array, "2 n"]) -> Float[Array, ""]:
+def _find_shortest(rows: Rows, sides: Bool[Array, "2 n"]) -> Scalar:
     """Returns the least lengthscale of the first steps: 0, or where inputs are repeated the
     distance within which either side has ten different ones."""
     counts = jnp.sum(sides.astype(int), axis=1)
@@ -118,7 +111,7 @@ def _find_shortest(rows: Rows, sides: Bool[Array, "2 n"]) -> Float[Array, ""]:
     return jnp.where(is_repeated, jnp.max(ends), 0.0)
 
 
-def _pilot_lengthscale(rows: Rows, kernel: type[Compact]) -> Float[Array, ""]:
+def _pilot_lengthscale(rows: Rows, kernel: type[Compact]) -> Scalar:
     """Returns the lengthscale of the fits that estimate variances: c min(σ, IQR/1.349) n^(-1/5).
 
     σ is 1, and n counts different inputs. A quartile between two rows is their mean.
@@ -133,7 +126,7 @@ def _pilot_lengthscale(rows: Rows, kernel: type[Compact]) -> Float[Array, ""]:
     return PILOT_FACTORS[kernel] * spread * count ** (-0.2)
 
 
-def normal_quantile(level: float, dtype: Any) -> Float[Array, ""]:
+def normal_quantile(level: float, dtype: Any) -> Scalar:
     """Returns half the width of an interval of this level, in standard errors."""
     value = statistics.NormalDist().inv_cdf(0.5 + 0.5 * level)
     return jax.device_put(np.asarray(value, dtype))
@@ -142,10 +135,10 @@ def normal_quantile(level: float, dtype: Any) -> Float[Array, ""]:
 def compute_figures(
     kernel: type[Compact],
     order: int,
-    lengthscales: tuple[Float[Array, ""], Float[Array, ""]] | None,
-    cutoff: Float[Array, ""],
-    quantile: Float[Array, ""],
-    weights: Float[Array, " n"] | Bool[Array, " n"] | None,
+    lengthscales: tuple[Scalar, Scalar] | None,
+    cutoff: Scalar,
+    quantile: Scalar,
+    weights: RowWeights | None,
     x: Float[Array, "n 1"],
     *labels: Float[Array, "n 1"],
 ) -> dict[str, Array | None]:
@@ -195,10 +188,10 @@ def compute_figures(
 def compute_curves(
     kernel: type[Compact],
     order: int,
-    lengthscales: tuple[Float[Array, ""], Float[Array, ""]],
-    cutoff: Float[Array, ""],
-    quantile: Float[Array, ""],
-    weights: Float[Array, " n"] | Bool[Array, " n"] | None,
+    lengthscales: tuple[Scalar, Scalar],
+    cutoff: Scalar,
+    quantile: Scalar,
+    weights: RowWeights | None,
     at: Float[Array, "m 1"],
     x: Float[Array, "n 1"],
     y: Float[Array, "n 1"],
@@ -207,7 +200,7 @@ def compute_curves(
     design = Design.of_data(x, (y,), weights, cutoff)
     h, b = (length / design.x_unit for length in lengthscales)
 
-    def at_point(point: Float[Array, ""]) -> dict[str, Array]:
+    def at_point(point: Scalar) -> dict[str, Array]:
         side = design.sides[(point >= 0).astype(int)]
         fit = sided_fit(design.rows, side, point, kernel, order, (h, b))
         labels = design.rows.y[:, 0]

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._core.arrays import Scalar
+from .._core.rows import RowWeights
 from ..kernels import Compact
 
 
@@ -41,11 +43,7 @@ class Rows(NamedTuple):
 
 
 def kernel_weights(
-    rows: Rows,
-    side: Bool[Array, " n"],
-    at: Float[Array, ""],
-    kernel: type[Compact],
-    lengthscale: Float[Array, ""],
+    rows: Rows, side: Bool[Array, " n"], at: Scalar, kernel: type[Compact], lengthscale: Scalar
 ) -> Float[Array, " n"]:
     """Returns $w_i K((x_i - q) / \\ell)$ of the rows of one side, q = `at`."""
     inside = side & (rows.weights > 0)
@@ -54,12 +52,7 @@ def kernel_weights(
 
 
 def coefficient_weights(
-    rows: Rows,
-    weights: Float[Array, " n"],
-    at: Float[Array, ""],
-    lengthscale: Float[Array, ""],
-    order: int,
-    power: int,
+    rows: Rows, weights: Float[Array, " n"], at: Scalar, lengthscale: Scalar, order: int, power: int
 ) -> Float[Array, " n"]:
     r"""Returns ℓ, with $\sum_i \ell_i y_i = h^a \hat\beta_a$, h = `lengthscale`, a = `power`.
 
@@ -116,7 +109,7 @@ class Design(NamedTuple):
 
     rows: Rows
     sides: Bool[Array, "2 n"]  # below the cutoff, and from it
-    x_unit: Float[Array, ""]
+    x_unit: Scalar
     y_centre: Float[Array, " out"]
     y_units: Float[Array, " out"]
 
@@ -125,8 +118,8 @@ class Design(NamedTuple):
         cls,
         x: Float[Array, "n 1"],
         labels: tuple[Float[Array, "n 1"], ...],
-        weights: Float[Array, " n"] | Bool[Array, " n"] | None,
-        cutoff: Float[Array, ""],
+        weights: RowWeights | None,
+        cutoff: Scalar,
     ) -> "Design":
         here = jnp.ones(len(x), x.dtype) if weights is None else weights.astype(x.dtype)
         has_weight, distance = here > 0, x[:, 0] - cutoff
@@ -156,10 +149,10 @@ class SidedFit(NamedTuple):
 def sided_fit(
     rows: Rows,
     side: Bool[Array, " n"],
-    at: Float[Array, ""],
+    at: Scalar,
     kernel: type[Compact],
     order: int,
-    lengthscales: tuple[Float[Array, ""], Float[Array, ""]],
+    lengthscales: tuple[Scalar, Scalar],
 ) -> SidedFit:
     r"""Returns the fit of order p with lengthscale h, and its correction by order p + 1 with b.
 

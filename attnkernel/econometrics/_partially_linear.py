@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray, inverse_or_zero, is_concrete, precise_matmul
-from .._core.rows import Rows
+from .._core.rows import Inputs, NewInputs, Rows
 from .._core.validation import as_integer_tuple, require_choice, require_instance
 from ..attention import jit_if_pure
 from ..models import DataSupport, DenseSmoother, LinearSmoother, with_bounds_of
@@ -116,10 +116,7 @@ class PartiallyLinear(DenseSmoother):
         return found
 
     def hat_rows(
-        self,
-        q: Float[Array, "m dim"] | None,
-        k: Float[Array, "n dim"],
-        weights: Float[Array, " n"],
+        self, q: NewInputs | None, k: Float[Array, "n dim"], weights: Float[Array, " n"]
     ) -> Float[Array, "m n"]:
         """$L_j(x)$ at queries q, from checked data; 0 where no label has weight. None: at k."""
         z, rest = self._split(k)
@@ -129,7 +126,7 @@ class PartiallyLinear(DenseSmoother):
         rows = plain + precise_matmul(away, self._coefficient_rows(k, weights))
         return jnp.where(jnp.any(plain != 0, axis=1)[:, None], rows, 0.0)
 
-    def support_at(self, q: Float[Array, "m dim"], rows: Rows) -> DataSupport:
+    def support_at(self, q: NewInputs, rows: Rows) -> DataSupport:
         """That of the smoother, in its columns."""
         rest = self._split(rows.x)[1]
         inner = Rows(rest, rows.y).with_weights(rows.weights)
@@ -145,9 +142,7 @@ class PartiallyLinear(DenseSmoother):
         """Whether the smoother can."""
         return self.model.can_pad_rows
 
-    def search_box(
-        self, x: Float[AnyArray, "n dim"], weights: AnyArray | None = None
-    ) -> tuple[Any, Any]:
+    def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
         """The box for a fit, as two models: that of the smoother, for its columns."""
         box = self.model.search_box(x[:, self._columns_of_model(x.shape[1])], weights)
         return with_bounds_of("model", self, box)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._core.arrays import is_concrete
+from .._core.arrays import Scalar, is_concrete
+from .._core.pandas_frames import column_number
 from .._core.rows import Rows, is_positive
 from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer, require_bool, require_key
@@ -19,7 +20,7 @@ from ..fitting import Fit
 from ..inference import padded_rows, require_smoother_fit
 from ..models import LinearSmoother
 from ..priors import ExcludeSelf
-from ._bootstrap_test import BootstrapTest, statistic_with_p_value
+from ._specification_test import BootstrapTest, statistic_with_p_value
 
 
 def move_along_column(
@@ -28,7 +29,7 @@ def move_along_column(
     column: Int[Array, ""],
     holds_categories: bool,
     x: Float[Array, "n dim"],
-) -> Callable[[Float[Array, ""]], LinearSmoother]:
+) -> Callable[[Scalar], LinearSmoother]:
     r"""Returns the model as a function of a share, from 0 to 1, of the way between two bounds.
 
     $$ z(s) = z_{\mathrm{low}} + s\, (z_{\mathrm{high}} - z_{\mathrm{low}}) $$
@@ -42,14 +43,14 @@ def move_along_column(
     small_step = 0.01  # of the range of a column
     step = jnp.ones((), x.dtype) if holds_categories else small_step * extent
 
-    def drop_of_score(model: Any) -> Float[Array, ""]:
+    def drop_of_score(model: Any) -> Scalar:
         kernel, point = model.kernel, x[0]
         moved = point.at[column].add(step)
         return kernel.log_pair(point, moved) - kernel.log_pair(point, point)
 
     slopes = eqx.filter_grad(drop_of_score)(model)
 
-    def at(share: Float[Array, ""]) -> LinearSmoother:
+    def at(share: Scalar) -> LinearSmoother:
         def move(z: Array, slope: Array | None, low: Array, high: Array) -> Array:
             if slope is None:
                 return z
@@ -68,12 +69,7 @@ LENGTHSCALES = 20  # among which that of the column is chosen again
 
 
 def relevance_test(
-    fit: Fit,
-    column: int | str,
-    *,
-    reselect: bool = True,
-    draws: int = 399,
-    key: PRNGKeyArray,
+    fit: Fit, column: int | str, *, reselect: bool = True, draws: int = 399, key: PRNGKeyArray
 ) -> BootstrapTest:
     r"""Tests whether the mean depends on a column, by the squared slopes of the fit along it.
 
@@ -122,42 +118,24 @@ def relevance_test(
     print(ak.econometrics.relevance_test(fit, 1, key=jax.random.PRNGKey(0)))
     ```
     """
-    fit = require_smoother_fit(fit)
+    fit = require_smoother_fit(fit, one_label="The test is")
     require_bool("reselect", reselect)
     draws = as_integer("draws", draws, 1)
     require_key("key", key)
-    if fit.y.ndim != 1:
-        raise ValueError(f"The test is of one label per row; y has shape {fit.y.shape}.")
-    place, name = _find_column(fit, column)
+    place = column_number("column", column, fit.x.shape[1], fit.x_names)
+    name = f"column {place}" if fit.x_names is None else str(fit.x_names[place])
     levels = _find_categories(fit, place)
     if reselect:
         _require_pairwise_kernel(fit.model)
     parts = (fit.model, levels, reselect, draws, key, jax.device_put(np.asarray(place)))
-    found = jit_if_pure(_compute_statistics, parts, *padded_rows(fit))
-    statistic, p_value, samples = found
+    arrays = padded_rows(fit)
+    statistic, p_value, samples = jit_if_pure(_compute_statistics, parts, *arrays)
     if is_concrete(statistic) and not np.any(np.append(samples, statistic) > 0):
         raise ValueError(
             f"The fit is flat along {name} at every row, so that there is nothing to test. The "
             f"kernel must depend smoothly on this column: try ak.Gaussian, or a longer lengthscale."
         )
     return BootstrapTest(statistic, p_value, samples, f"the mean does not depend on {name}")
-
-
-def _find_column(fit: Fit, column: int | str) -> tuple[int, str]:
-    """Returns the number of a column and its name; `ValueError` for an unknown one."""
-    dim = fit.x.shape[1]
-    names = [f"column {place}" for place in range(dim)]
-    if fit.x_names is not None:
-        names = [str(name) for name in fit.x_names]
-    if isinstance(column, str):
-        if names.count(column) != 1 or fit.x_names is None:
-            given = names if fit.x_names is not None else "a number, since the fit has no names"
-            raise ValueError(f"column must be one of {given}; got {column!r}.")
-        return names.index(column), column
-    place = as_integer("column", column, 0)
-    if place >= dim:
-        raise ValueError(f"column must be from 0 to {dim - 1}; got {place}.")
-    return place, names[place]
 
 
 def _find_categories(fit: Fit, column: int) -> Float[Array, " levels"] | None:
@@ -199,7 +177,7 @@ def _compute_statistics(
     column: Int[Array, ""],
     _: Array,
     rows: Rows,
-) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " draws"]]:
+) -> tuple[Scalar, Scalar, Float[Array, " draws"]]:
     """Returns T of the labels, its p-value, and T of the labels of the bootstrap, from checked
     data.
 
@@ -266,7 +244,7 @@ def _squared_slopes(
             return sum_ratios(jax.jvp(rows_at, (values,), (jnp.ones_like(values),))[1])
         first = rows_at(levels[0])
 
-        def sum_at_level(level: Float[Array, ""]) -> Float[Array, " out"]:
+        def sum_at_level(level: Scalar) -> Float[Array, " out"]:
             rows = rows_at(level)
             have_labels = jnp.any(rows != 0, axis=1) & jnp.any(first != 0, axis=1)
             return sum_ratios(jnp.where(have_labels[:, None], rows - first, 0.0))

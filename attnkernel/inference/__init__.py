@@ -1,7 +1,6 @@
 """Inference: bands, intervals, quantiles, variances, degrees of freedom, reports."""
 
-from ._band_table import Bands as Bands
-from ._band_width import MIN_RELIABLE_COUNT
+from ._band_table import MIN_RELIABLE_COUNT, Bands as Bands
 from ._bands import bands as bands
 from ._clusters import Clusters, cluster_errors, require_clustered
 from ._conformal import conformal as conformal

@@ -21,9 +21,9 @@ from ..attention import jit_if_pure
 from ..fitting import Fit
 from ..local import warn_of_extrapolation
 from ..models import DataSupport, LinearSmoother, LocalLikelihood
-from ._band_table import Bands
-from ._band_width import (
+from ._band_table import (
     MIN_RELIABLE_COUNT,
+    Bands,
     as_component,
     as_derivative,
     bias_corrected,

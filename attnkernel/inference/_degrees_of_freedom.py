@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import inverse_or_zero
+from .._core.arrays import Scalar, inverse_or_zero
 from .._core.pandas_frames import as_pandas
-from .._core.rows import Rows, cut_rows
+from .._core.rows import NewInputs, Rows, cut_rows
 from ..attention import jit_if_pure
 from ..fitting import Fit
 from ..models import LinearSmoother
@@ -34,9 +34,9 @@ class DegreesOfFreedom(eqx.Module):
     ```
     """
 
-    trace: Float[Array, ""]
-    trace_of_squares: Float[Array, ""]
-    residual: Float[Array, ""]
+    trace: Scalar
+    trace_of_squares: Scalar
+    residual: Scalar
 
 
 def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
@@ -92,9 +92,7 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     return as_pandas(cut_rows(count, len(inputs)), x_new, "effective_count")
 
 
-def _count_labels(
-    model: LinearSmoother, at: Float[Array, "m dim"], rows: Rows
-) -> Float[Array, " m"]:
+def _count_labels(model: LinearSmoother, at: NewInputs, rows: Rows) -> Float[Array, " m"]:
     """Returns `effective_count` at the new inputs `at`, from checked data."""
     found = model.estimate(at, rows)
     return inverse_or_zero(found.variance_of(jnp.ones(len(rows.x), at.dtype)))

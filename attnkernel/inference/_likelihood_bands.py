@@ -17,7 +17,7 @@ from .._core.validation import require_choice
 from ..local import InfluenceSums, influence_sums
 from ..models import DataSupport, LocalLikelihood, support_of, with_weights
 from ..priors import ExcludeSelf
-from ._band_width import MIN_RELIABLE_COUNT, bias_corrected, critical_value
+from ._band_table import MIN_RELIABLE_COUNT, bias_corrected, critical_value
 
 LikelihoodNoise = Literal["family", "constant", "rows"]
 

@@ -56,7 +56,7 @@ def quantiles(
     print(ak.quantiles(fit, np.array([0.0]), np.array([0.1, 0.5, 0.9])))
     ```
     """
-    fit = require_smoother_fit(fit, (LinearSmoother, LocalQuantile))
+    fit = require_smoother_fit(fit, (LinearSmoother, LocalQuantile), one_label="Quantiles are")
     model = fit.model
     if isinstance(model, KernelRegression) and model.order > 0:
         model = LocalQuantile(model.kernel, order=model.order, rule=model.rule)
@@ -66,8 +66,6 @@ def quantiles(
             f"Quantiles are of a KernelRegression, a LocalQuantile, or a smoother whose weights "
             f"are not negative; those of this fit ({model.description}) may be."
         )
-    if fit.y.ndim != 1:
-        raise ValueError(f"Quantiles are of one label per row; y has shape {fit.y.shape}.")
     p = as_real_array("levels", levels).astype(fit.y.dtype)
     p = p if p.ndim else p[None]
     if p.ndim != 1 or (is_concrete(p) and not np.all((np.asarray(p) > 0) & (np.asarray(p) < 1))):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import display_names
@@ -24,7 +24,7 @@ from ..kernels import Kernel, OnColumns, Product
 from ..models import DataSupport, LinearSmoother
 from ..priors import ExcludeSelf
 from ._degrees_of_freedom import DegreesOfFreedom, sum_degrees_of_freedom
-from ._variance import padded_rows, require_smoother_fit, row_diagnostics
+from ._variance import RowDiagnostics, padded_rows, require_smoother_fit, row_diagnostics
 
 
 def kernel_expression(kernel: Kernel) -> str:
@@ -85,36 +85,16 @@ def _inner_kernels(kernel: Kernel) -> list[Kernel]:
 def _own_parameters(kernel: Kernel) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the name and value of each parameter of a kernel, without those of inner kernels.
 
-    Its natural parameters are its public properties with a real value. A parameter without a
-    property is read from its field, in which `log_a` is the logarithm of a.
+    The property of that name gives it in its natural unit. Without one a field `log_a` is the
+    logarithm of a.
     """
-    natural = {name: getattr(kernel, name) for name in _property_names(type(kernel))}
-    natural = {
-        name: value
-        for name, value in natural.items()
-        if isinstance(value, jax.Array) or getattr(kernel, f"{name}_parameter", None) is not None
-    }
-    yield from ((name, np.asarray(value)) for name, value in natural.items())
     for name, value in _fields(kernel):
         plain = name.removesuffix("_parameter").removeprefix("log_")
-        if plain in natural:
-            continue
         if isinstance(value, Parameter):
-            yield plain, np.asarray(value.value)
-        elif eqx.is_inexact_array(value) and (plain != name or not natural):
-            yield plain, np.asarray(value if plain == name else np.exp(value))
-
-
-def _property_names(kind: type) -> list[str]:
-    """Returns the names of a kernel class's public properties, except those of `Kernel` itself."""
-    classes = [each for each in kind.__mro__ if issubclass(each, Kernel) and each is not Kernel]
-    names = {
-        name: None
-        for each in classes
-        for name, value in vars(each).items()
-        if isinstance(value, property) and not name.startswith("_")
-    }
-    return list(names)
+            yield plain, np.asarray(getattr(kernel, plain, value.value))
+        elif eqx.is_inexact_array(value):
+            natural = value if plain == name else np.exp(value)
+            yield plain, np.asarray(getattr(kernel, plain, natural))
 
 
 def _fields(kernel: Kernel) -> Iterator[tuple[str, Any]]:
@@ -185,7 +165,10 @@ class Report(NamedTuple):
             (self.criterion, f"{self.loss:.6g}"),
             ("starts", self._starts_text()),
             *(
-                ("other minimum", f"{loss:.6g}, {_on_one_line(getattr(model, 'kernel', model))}")
+                (
+                    "other minimum",
+                    " ".join(f"{loss:.6g}, {getattr(model, 'kernel', model)!r}".split()),
+                )
                 for model, loss in self.minima
             ),
             ("R²", f"{self.r_squared:.4f}"),
@@ -237,9 +220,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     print(ak.summarise(fit))
     ```
     """
-    fit = require_smoother_fit(fit)
-    if fit.y.ndim != 1:
-        raise ValueError(f"A report is of one label per row; y has shape {fit.y.shape}.")
+    fit = require_smoother_fit(fit, one_label="A report is")
     n, dim = fit.x.shape
     if names is None:
         names = display_names(fit.x_names, dim)
@@ -247,7 +228,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     if len(names) != dim:
         raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")
     found = jit_if_pure(_summarise_rows, (fit.model,), *padded_rows(fit))
-    found = jax.tree.map(np.asarray, cut_rows(found, n))
+    found, freedom, without_self, counts = jax.tree.map(np.asarray, cut_rows(found, n))
     model, results, y = fit.model, np.asarray(fit.starts.result), np.asarray(fit.y, float)
     weights = np.asarray(fit.rows.row_weights(float))
     mean = np.average(y, weights=weights)
@@ -264,13 +245,13 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         loss=float(fit.loss),
         r_squared=float(next(products) ** 2 / (next(products) * next(products))),
         residual_sd=float(np.sqrt(np.average((a - b) ** 2, weights=weights))),
-        trace=float(found.freedom.trace),
-        residual_df=float(found.freedom.residual),
-        isolated_rows=int(np.sum(found.without_self.empty)),
+        trace=float(freedom.trace),
+        residual_df=float(freedom.residual),
+        isolated_rows=int(np.sum(without_self.empty)),
         deficient=int(np.sum(found.support.deficient)),
         extrapolates=int(np.sum(found.support.extrapolates & ~found.support.deficient)),
-        least_count=float(np.min(found.counts)),
-        median_count=float(np.median(found.counts)),
+        least_count=float(np.min(counts)),
+        median_count=float(np.median(counts)),
         starts=len(results),
         converged=int(np.sum(np.isin(results, (Result.CONVERGED, Result.AT_BOUND)))),
         diverged=int(np.sum(results == Result.DIVERGED)),
@@ -279,31 +260,20 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         is_search=not np.any(results == Result.TRAINED),
         bounds=tuple(fit.on_bounds()),
         minima=tuple(_other_minima(fit)),
-        warnings=(*fit.warnings(), *_warnings_of_interpolation(float(found.freedom.residual))),
+        warnings=(*fit.warnings(), *_warnings_of_interpolation(float(freedom.residual))),
         dropped_rows=fit.dropped_rows,
     )
 
 
-class _RowSummary(NamedTuple):
-    """The figures of the rows of a fit, from which a report is made."""
-
-    fitted: Float[Array, " n"]
-    freedom: DegreesOfFreedom
-    support: DataSupport
-    without_self: DataSupport
-    counts: Float[Array, " n"]
-
-
-def _summarise_rows(model: LinearSmoother, at: Array, rows: Rows) -> _RowSummary:
-    """Returns fitted values and diagnostics of each row, whose inputs are `at`."""
+def _summarise_rows(
+    model: LinearSmoother, at: Array, rows: Rows
+) -> tuple[RowDiagnostics, DegreesOfFreedom, DataSupport, Array]:
+    """Returns the diagnostics of the rows, whose inputs are `at`, their support without their own
+    label, and effective counts."""
     found = row_diagnostics(model, rows)
-    return _RowSummary(
-        found.fitted,
-        sum_degrees_of_freedom(found),
-        found.support,
-        model.estimate(at, rows, prior=ExcludeSelf()).support,
-        inverse_or_zero(found.squares),
-    )
+    without_self = model.estimate(at, rows, prior=ExcludeSelf()).support
+    counts = inverse_or_zero(found.squares)
+    return found, sum_degrees_of_freedom(found), without_self, counts
 
 
 def _warnings_of_interpolation(residual: float) -> tuple[str, ...]:
@@ -332,8 +302,3 @@ def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[LinearSmoothe
         for found in fit.minima(tolerance)
         if parameter_distance(found[0], fit.model) > tolerance
     ]
-
-
-def _on_one_line(thing: object) -> str:
-    """Returns the `repr` of an object in one line."""
-    return " ".join(repr(thing).split())

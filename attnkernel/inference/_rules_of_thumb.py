@@ -11,15 +11,15 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import (
+    Scalar,
     as_points,
     as_real_array,
     index_on_host,
     is_concrete,
-    is_on_one_device,
     require_finite,
     wider_dtype,
 )
-from .._core.rows import Rows, pad_rows, require_regression_data
+from .._core.rows import Rows, pad_points, require_regression_data
 from .._core.validation import require_bool
 from ..kernels import Gaussian, Kernel
 from ..local import Polynomial, local_polynomial
@@ -66,18 +66,7 @@ def normal_reference(x: ArrayLike, *, robust: bool = True) -> Float[Array, " dim
     require_finite("x", points)
     points = points.astype(wider_dtype(points.dtype))
     require_varying(points)
-    is_row = None
-    if is_on_one_device(points):
-        points, _, is_row = pad_rows(points, points, None)
-    return _reference_in_one_program(points, is_row, robust)
-
-
-@eqx.filter_jit
-def _reference_in_one_program(
-    points: Float[Array, "all dim"], is_row: Bool[Array, " all"] | None, robust: bool
-) -> Float[Array, " dim"]:
-    """Returns `reference_lengthscales`; `is_row`: None if all are rows."""
-    is_row = jnp.ones(len(points), bool) if is_row is None else is_row
+    (points,), is_row = pad_points(points)
     return reference_lengthscales(points, is_row, robust=robust)
 
 
@@ -93,6 +82,7 @@ def require_varying(points: Float[Array, "n dim"]) -> None:
         )
 
 
+@eqx.filter_jit
 def reference_lengthscales(
     points: Float[Array, "all dim"], is_row: Bool[Array, " all"], *, robust: bool = True
 ) -> Float[Array, " dim"]:
@@ -114,7 +104,7 @@ def reference_lengthscales(
     return extent * spread * (4.0 / ((dim + 2) * n.astype(points.dtype))) ** (1.0 / (dim + 4))
 
 
-def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
+def plug_in(x: ArrayLike, y: ArrayLike) -> Scalar:
     r"""The direct plug-in lengthscale of a local linear fit of one input, with a `Gaussian`.
 
     $$ \ell = \Big( \frac{\hat\sigma^2\, (b - a)}{2 \sqrt\pi\, \hat\theta_{22}\, n} \Big)^{1/5},
@@ -180,10 +170,8 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Float[Array, ""]:
 
 @eqx.filter_jit
 def _plug_in_lengthscale(
-    x: Float[Array, " all"],
-    y: Float[Array, " all"],
-    kernel: Callable[[Array], Kernel] = Gaussian,
-) -> Float[Array, ""]:
+    x: Float[Array, " all"], y: Float[Array, " all"], kernel: Callable[[Array], Kernel] = Gaussian
+) -> Scalar:
     """Returns the lengthscale of `plug_in` for a local linear fit, from checked data.
 
     `kernel`: makes the kernel of the pilot fits from a lengthscale.
@@ -216,9 +204,7 @@ def _plug_in_lengthscale(
     return width * (variance / (2.0 * math.sqrt(math.pi) * theta_22 * n)) ** 0.2
 
 
-def _estimate_from_quartics(
-    x: Float[Array, " n"], y: Float[Array, " n"]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def _estimate_from_quartics(x: Float[Array, " n"], y: Float[Array, " n"]) -> tuple[Scalar, Scalar]:
     """Returns the noise variance σ² and θ24, the mean of m″ m⁗, from quartic fits in blocks.
 
     m is the regression function. `x` is sorted; the number of blocks minimises Mallows' C_p.

@@ -23,15 +23,15 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import (
+    Scalar,
     as_points,
     is_concrete,
-    is_on_one_device,
     precise_matmul,
     require_finite,
     wider_dtype,
 )
 from .._core.double_precision import in_float64
-from .._core.rows import pad_rows
+from .._core.rows import pad_points
 from .._core.validation import require_choice
 
 KINDS = ("ste", "dpi")
@@ -40,7 +40,7 @@ MAX_FREQUENCIES = ROOT_FREQUENCIES**2  # more are needed beside far outliers: pa
 REACH = 10.0  # in units of g: exp(-REACH² / 2) is 2e-22, below rounding also times REACH⁶
 
 
-def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
+def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Scalar:
     r"""The plug-in lengthscale of Sheather and Jones for the density of one column.
 
     $$ \ell = \Big( \frac1{2 \sqrt\pi\, n\, \hat\psi_4(g)} \Big)^{1/5}, \qquad
@@ -87,9 +87,7 @@ def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
     if is_concrete(points) and np.ptp(np.asarray(points)) == 0:
         raise ValueError("x is constant, and does not identify a lengthscale.")
     points = points.astype(wider_dtype(points.dtype))
-    given, is_point = points, None
-    if is_on_one_device(points):
-        given, _, is_point = pad_rows(points, points, None)
+    (given,), is_point = pad_points(points)
     found = _compute_lengthscale(given, is_point, kind)
     if is_concrete(found) and not (np.isfinite(found) and float(found) > 0):
         raise ValueError(
@@ -100,11 +98,8 @@ def sheather_jones(x: ArrayLike, *, kind: str = "ste") -> Float[Array, ""]:
 
 
 @eqx.filter_jit
-def _compute_lengthscale(
-    x: Float[Array, "n 1"], is_point: Bool[Array, " n"] | None, kind: str
-) -> Float[Array, ""]:
+def _compute_lengthscale(x: Float[Array, "n 1"], is_point: Bool[Array, " n"], kind: str) -> Scalar:
     """Returns the lengthscale from valid points; NaN where the equation has no solution."""
-    is_point = jnp.ones(len(x), bool) if is_point is None else is_point
 
     def solve(x: Array, is_point: Array) -> tuple[Array]:
         return (_solve_equation(x[:, 0], is_point.astype(bool), kind),)
@@ -114,9 +109,7 @@ def _compute_lengthscale(
     return in_float64(solve, x, is_point)[0]
 
 
-def _solve_equation(
-    x: Float[Array, " n"], is_point: Bool[Array, " n"], kind: str
-) -> Float[Array, ""]:
+def _solve_equation(x: Float[Array, " n"], is_point: Bool[Array, " n"], kind: str) -> Scalar:
     """Returns the lengthscale, in float64."""
     n = jnp.sum(is_point).astype(x.dtype)
     low = jnp.min(jnp.where(is_point, x, jnp.inf))
@@ -129,7 +122,7 @@ def _solve_equation(
     psi = _Psi.of_points(x, is_point)
     of_psi_6 = -psi(6, 1.23 * scale * n ** (-1 / 9))
 
-    def best(pilot: Float[Array, ""]) -> Float[Array, ""]:
+    def best(pilot: Scalar) -> Scalar:
         return (2.0 * math.sqrt(math.pi) * n * psi(4, pilot)) ** -0.2
 
     if kind == "dpi":
@@ -139,9 +132,7 @@ def _solve_equation(
     return extent * _find_root(excess, 0.1 * longest, longest)
 
 
-def _find_root(
-    function: Callable[[Array], Array], lower: Float[Array, ""], upper: Float[Array, ""]
-) -> Float[Array, ""]:
+def _find_root(function: Callable[[Array], Array], lower: Scalar, upper: Scalar) -> Scalar:
     """Returns a root by secants that keep it between two ends (the Illinois algorithm).
 
     The ends are first widened in turn, as R does.
@@ -211,20 +202,20 @@ class _Psi(NamedTuple):
         power = ((cc - ss) ** 2 + (cs + sc) ** 2).ravel()
         return cls(x, is_point, spacing, power)
 
-    def __call__(self, order: int, g: Float[Array, ""]) -> Float[Array, ""]:
+    def __call__(self, order: int, g: Scalar) -> Scalar:
         n = jnp.sum(self.is_point).astype(self.x.dtype)
         sums = (self._by_frequencies, self._by_pairs)
         suffices = g * self.spacing * MAX_FREQUENCIES >= REACH
         total = jax.lax.cond(suffices, *(lambda g, of=of: of(order, g) for of in sums), g)
         return total / (n * (n - 1.0))
 
-    def _by_frequencies(self, order: int, g: Float[Array, ""]) -> Float[Array, ""]:
+    def _by_frequencies(self, order: int, g: Scalar) -> Scalar:
         """Returns Σ φ_g⁽ʳ⁾(x_i − x_j) as the sum over plane waves."""
         omega = self.spacing * jnp.arange(1, MAX_FREQUENCIES + 1)
         waves = self.power * omega**order * jnp.exp(-0.5 * (omega * g) ** 2)
         return (-1.0) ** (order // 2) * self.spacing / math.pi * jnp.sum(waves)
 
-    def _by_pairs(self, order: int, g: Float[Array, ""]) -> Float[Array, ""]:
+    def _by_pairs(self, order: int, g: Scalar) -> Scalar:
         """Returns Σ φ_g⁽ʳ⁾(x_i − x_j) as the sum over pairs."""
         n = len(self.x)
         rows = max(1, min(n, (2**20) // n))

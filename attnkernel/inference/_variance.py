@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import inverse_or_zero
+from .._core.arrays import Scalar, inverse_or_zero
 from .._core.pandas_frames import as_pandas
-from .._core.rows import Rows, cut_rows
+from .._core.rows import Labels, NewInputs, Predictions, Rows, cut_rows
 from .._core.validation import require_choice
 from ..attention import jit_if_pure
 from ..fitting import Fit
@@ -51,9 +51,7 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     return as_pandas(cut_rows(out, len(at)), x_new, fit.y_name)
 
 
-def _noise_variance(
-    model: LinearSmoother, at: Float[Array, "m dim"], rows: Rows
-) -> Float[Array, "m"] | Float[Array, "m out"]:
+def _noise_variance(model: LinearSmoother, at: NewInputs, rows: Rows) -> Predictions:
     """Returns the noise variance of a label of weight 1 at new inputs `at`, from checked data."""
     rule, squares = RowVariance.of_fit(model, rows, "local")
     return rows.shaped(rule.at(at, squares))
@@ -70,7 +68,7 @@ class RowVariance(eqx.Module):
     rows: Rows
     weights: Float[Array, " n"]  # of variances σ²(x) / w
     expected: Float[Array, " n"]  # of the weighted squared residual, where σ is 1
-    factor: Float[Array, ""]
+    factor: Scalar
     leverage: Float[Array, " n"]
     noise: Noise = eqx.field(static=True)
 
@@ -102,7 +100,7 @@ class RowVariance(eqx.Module):
         best = _max_likelihood_factor(rule, factors, squares)
         return eqx.tree_at(lambda rule: rule.factor, rule, best), squares
 
-    def squares(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, "n out"]:
+    def squares(self, y: Labels) -> Float[Array, "n out"]:
         """Squared residuals times the weights; where the noise is of rows, the `errors` squared."""
         if self.is_of_rows:
             return self.errors(y) ** 2
@@ -113,7 +111,7 @@ class RowVariance(eqx.Module):
         """Whether the variance of a label is a square of its own residual."""
         return self.noise not in ("local", "constant")
 
-    def errors(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Float[Array, "n out"]:
+    def errors(self, y: Labels) -> Float[Array, "n out"]:
         r"""Residuals whose squares are the variances: left-out ones for `"rows"`, else
         $e_i = y_i - \hat f(x_i)$ (`"hc0"`), $e_i \sqrt{n / (n - \nu)}$ (`"hc1"`),
         $e_i / \sqrt{1 - L_{ii}}$ (`"hc2"`) or $e_i / (1 - L_{ii})$ (`"hc3"`).
@@ -142,10 +140,7 @@ class RowVariance(eqx.Module):
         return at_weight_one * inverse_or_zero(self.weights)[:, None]
 
     def at(
-        self,
-        x_new: Float[Array, "m dim"],
-        squares: Float[Array, "n out"],
-        prior: Mask | None = None,
+        self, x_new: NewInputs, squares: Float[Array, "n out"], prior: Mask | None = None
     ) -> Float[Array, "m out"]:
         """Returns the local variance of a label of weight 1 at new inputs, from `squares`.
 
@@ -160,16 +155,14 @@ class RowVariance(eqx.Module):
         local, overall = means[:, :-1] / means[:, -1:], total / jnp.sum(self.expected)
         return jnp.maximum(jnp.where(jnp.isnan(local), overall, local), floor)
 
-    def _estimate(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> Estimate:
+    def _estimate(self, y: Labels) -> Estimate:
         """Returns the estimate of the fit at its inputs, of other labels."""
         return self.model.estimate(None, self.rows.with_labels(y))
 
 
 def _max_likelihood_factor(
-    rule: RowVariance,
-    factors: Float[Array, " factors"],
-    squares: Float[Array, "n out"],
-) -> Float[Array, ""]:
+    rule: RowVariance, factors: Float[Array, " factors"], squares: Float[Array, "n out"]
+) -> Scalar:
     """Returns the lengthscale factor with the highest normal likelihood of the residuals.
 
     Each residual is scored with the variance estimated from all other rows.
@@ -209,8 +202,12 @@ def row_diagnostics(model: LinearSmoother, rows: Rows) -> RowDiagnostics:
     return RowDiagnostics(found.value, found.leverage, norms, squares, weights, found.support)
 
 
-def require_smoother_fit(fit: Any, kinds: tuple[type, ...] = (LinearSmoother,)) -> Fit:
+def require_smoother_fit(
+    fit: Any, kinds: tuple[type, ...] = (LinearSmoother,), one_label: str = ""
+) -> Fit:
     """Returns a single fit of one of these models, with only the rows whose weight is above 0.
+
+    `one_label`: what needs one label per row, as `Quantiles are`; empty if several are allowed.
 
     **Raises:** `ValueError` for anything else.
     """
@@ -225,12 +222,12 @@ def require_smoother_fit(fit: Any, kinds: tuple[type, ...] = (LinearSmoother,)) 
             f"ak.KernelRegression{others}; got one of a {type(fit.model).__name__}. For "
             f"intervals of a new label by any model, see ak.conformal."
         )
+    if one_label and fit.y.ndim != 1:
+        raise ValueError(f"{one_label} of one label per row; y has shape {fit.y.shape}.")
     return drop_weightless(fit)
 
 
-def padded_rows(
-    fit: Fit, at: Float[Array, "m dim"] | None = None
-) -> tuple[Float[Array, "padded dim"], Rows]:
+def padded_rows(fit: Fit, at: NewInputs | None = None) -> tuple[Float[Array, "padded dim"], Rows]:
     """Returns new inputs `at` (default: x) and the rows of a fit, all padded to a `bucket_size`
     where the model allows it. `cut_rows` undoes it for the results."""
     model, rows, at = fit.model, fit.rows, fit.x if at is None else at

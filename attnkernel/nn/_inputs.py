@@ -10,12 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.arrays import (
-    as_boolean_array,
-    as_integer_array,
-    as_numpy_or_none,
-    as_real_array,
-)
+from .._core.arrays import as_boolean_array, as_integer_array, as_numpy_or_none, as_real_array
 from .._core.validation import as_integer, require_bool, require_instance
 from ..attention import PerHead
 from ..kernels import Kernel

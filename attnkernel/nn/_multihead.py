@@ -318,7 +318,7 @@ class MultiheadAttention(HeadsLayer):
         key."""
         heads, parts = self._grouped((q, k, v), prior)
         polynomial = Polynomial(tuple(parts.values()), self.order, method=self.method)
-        local = local_polynomial(*heads, polynomial, ridge=self.ridge)
+        local = local_polynomial(*heads, polynomial=polynomial, ridge=self.ridge)
         rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(q.shape[0], -1)
         return rows, jnp.all(local.empty, axis=(0, 1))
 

@@ -3,12 +3,15 @@
 Each function takes `ax=`, draws on these axes and returns them.
 """
 
-from ._band import band as band
 from ._criterion import criterion as criterion
 from ._data import data as data, points as points
-from ._diagnostics import effective_count as effective_count, residuals as residuals
+from ._diagnostics import (
+    effective_count as effective_count,
+    residuals as residuals,
+    weights as weights,
+)
 from ._discontinuity import discontinuity as discontinuity
-from ._fit import fit as fit
+from ._fit import band as band, fit as fit
 from ._partial import interact as interact, partial as partial
 from ._style import (
     BLUE as BLUE,
@@ -24,4 +27,3 @@ from ._style import (
     literal as literal,
     paper as paper,
 )
-from ._weights import weights as weights

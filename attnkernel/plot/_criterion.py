@@ -74,31 +74,19 @@ def criterion(
 
     ax.plot(in_convention(np.asarray(lengthscales)), np.asarray(values), color=BLUE)
     if own:
-        marks = [
-            ("minimum", "o", ORANGE),
-            *[("other minimum", "s", paper())] * len(result.starts.loss),
-        ]
-        minima = result.minima()
+        minima, first = result.minima(), ("minimum", "o", ORANGE)
         if not minima:  # the search ended on a bound, or the criterion is flat there
-            minima, marks = (
-                [(result.model, float(result.loss))],
-                [("smallest value found", "D", paper())],
-            )
+            minima = [(result.model, float(result.loss))]
+            first = ("smallest value found", "D", paper())
         best = float(in_convention(minima[0][0].kernel.lengthscale))
-        smallest = "smallest" if marks[0][0] == "minimum" else "no interior minimum: smallest"
+        smallest = "smallest" if first[0] == "minimum" else "no interior minimum: smallest"
         ax.set_title(f"{smallest} {_criterion_name(objective, result.model)} at ℓ = {best:.4g}")
-        for (model, loss), (name, marker, face) in zip(minima, marks, strict=False):
+        for place, (model, loss) in enumerate(minima):
+            name, marker, face = ("other minimum", "s", paper()) if place else first
             at = float(in_convention(model.kernel.lengthscale))
-            ax.plot(
-                at,
-                loss,
-                marker=marker,
-                markersize=6,
-                markerfacecolor=face,
-                markeredgecolor=ORANGE,
-                linestyle="none",
-                label=f"{name}: ℓ = {at:.4g}",
-            )
+            style = {"marker": marker, "markersize": 6, "markerfacecolor": face}
+            style |= {"markeredgecolor": ORANGE, "linestyle": "none"}
+            ax.plot(at, loss, **style, label=f"{name}: ℓ = {at:.4g}")
         ax.legend()
     ax.set_xscale("log")
     unit = " (squared units of y)" if _is_squared(objective, result.model) else ""
@@ -109,14 +97,10 @@ def criterion(
 
 def _is_squared(objective: Objective, model: Any) -> bool:
     """Whether the criterion is in squared units of y."""
-    return isinstance(objective, GCV) or _score(objective, model) is squared_error
-
-
-def _score(objective: Objective, model: Any) -> Any:
-    """Returns the score of rows that the objective averages, None if it averages none."""
     if not isinstance(objective, Validation):
-        return None
-    return default_score(model) if objective.score is None else objective.score
+        return isinstance(objective, GCV)
+    score = default_score(model) if objective.score is None else objective.score
+    return score is squared_error
 
 
 def _criterion_name(objective: Objective, model: Any) -> str:

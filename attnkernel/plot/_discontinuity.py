@@ -41,23 +41,18 @@ def discontinuity(result: Discontinuity, *, bins: int = 20, ax: Axes | None = No
     step = np.finfo(x.dtype).eps * max(np.ptp(x), abs(cutoff))
     before = np.asarray(cutoff - step, x.dtype)  # where the rows below the cutoff are taken
     curve_points = 101  # of each side
-    for color, dashes, (low, high) in (
-        (BLUE, "-", (x.min(), before)),
-        (ORANGE, "--", (np.asarray(cutoff, x.dtype), x.max())),
+    for color, dashes, (low, high), name, bin_label in (
+        (BLUE, "-", (x.min(), before), "fit below the cutoff", f"means in {bins} bins"),
+        (ORANGE, "--", (np.asarray(cutoff, x.dtype), x.max()), "fit from the cutoff on", "_"),
     ):
         here = (x >= low) & (x <= high)
-        middles, means = _bin_means(x[here], y[here], weights[here], (low, high), bins)
-        ax.plot(middles, means, "o", color=color, markerfacecolor=paper(), markersize=3.6, zorder=1)
+        means = _bin_means(x[here], y[here], weights[here], (low, high), bins)
+        style: dict[str, Any] = {"color": color, "markerfacecolor": paper(), "markersize": 3.6}
+        ax.plot(*means, "o", **style, zorder=1, label=bin_label)
         at = np.linspace(low, high, curve_points, dtype=x.dtype)
-        ax.plot(at, np.asarray(result(at)), color=color, zorder=3)
+        ax.plot(at, np.asarray(result(at)), color=color, zorder=3, label=name)
         shade(at, result.bands(at), ax, color, dashes, zorder=0.1)
-    first_band = ax.collections[0].get_label()
-    for drawn in (*ax.lines, *ax.collections):
-        drawn.set_label("_")
-    ax.lines[0].set_label(f"means in {bins} bins")
-    ax.lines[1].set_label("fit below the cutoff")
-    ax.lines[3].set_label("fit from the cutoff on")
-    ax.collections[0].set_label(first_band)
+    ax.collections[1].set_label("_")
     ax.axvline(cutoff, color=ink(), linewidth=0.8, linestyle=":", zorder=0)
     names = (("x", result.x_name), ("y", result.y_name))
     xlabel, ylabel = (literal(default if name is None else str(name)) for default, name in names)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
+from .._core.pandas_frames import column_number
 from .._core.validation import require_bool, require_function, require_level
 from ..fitting import Fit
 from ..inference import Bands, bands
@@ -122,8 +123,8 @@ def partial(
     require_level("level", level)
     if at is not None and not isinstance(at, Mapping):
         raise ValueError(f"at must be a dictionary, such as {{2: 40.0}}; got {at!r}.")
-    column = _column_number(result, column)
-    given = {_column_number(result, other): value for other, value in (at or {}).items()}
+    find = lambda of: column_number("column", of, result.x.shape[1], result.x_names)  # noqa: E731
+    column, given = find(column), {find(other): value for other, value in (at or {}).items()}
     if column in given:
         raise ValueError(f"Column {column} varies: at= is for the other columns; got {at}.")
     at = {other: _to_code(result, other, value) for other, value in given.items()}
@@ -202,17 +203,6 @@ def held_text(result: Fit, line: Slice) -> str:
     if len(line.held) > max_named_columns:
         title += f", and {len(line.held) - max_named_columns} more"
     return title
-
-
-def _column_number(result: Fit, column: Any) -> int:
-    """Returns the index of a column that is given by index or name."""
-    dim, names = result.x.shape[1], result.x_names or ()
-    if isinstance(column, str) and column in names:
-        return names.index(column)
-    if isinstance(column, bool) or not isinstance(column, int) or not 0 <= column < dim:
-        known = f" or one of {list(names)}" if names else ""
-        raise ValueError(f"column must be from 0 to {dim - 1}{known}; got {column!r}.")
-    return column
 
 
 def _categories_of(result: Fit, column: int) -> tuple[Any, ...] | None:

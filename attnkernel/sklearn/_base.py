@@ -318,11 +318,13 @@ class KernelEstimator(BaseEstimator):
             return q, np.array(self.model_(q, x, y, weights=weights))
 
     def __getstate__(self) -> Any:
-        return jax.tree.map(_to_packed, super().__getstate__())
+        pack = lambda leaf: _Packed(np.asarray(leaf)) if isinstance(leaf, jax.Array) else leaf  # noqa: E731
+        return jax.tree.map(pack, super().__getstate__())
 
     def __setstate__(self, state: Any) -> None:
+        unpack = lambda leaf: jax.device_put(leaf.array) if isinstance(leaf, _Packed) else leaf  # noqa: E731
         with enable_x64(True):
-            super().__setstate__(jax.tree.map(_from_packed, state))
+            super().__setstate__(jax.tree.map(unpack, state))
 
 
 class _Packed:
@@ -330,16 +332,6 @@ class _Packed:
 
     def __init__(self, array: np.ndarray):
         self.array = array
-
-
-def _to_packed(leaf: Any) -> Any:
-    """Returns a JAX array as a `_Packed` NumPy array, for pickling; other leaves unchanged."""
-    return _Packed(np.asarray(leaf)) if isinstance(leaf, jax.Array) else leaf
-
-
-def _from_packed(leaf: Any) -> Any:
-    """Returns a JAX array from a `_Packed` one; other leaves unchanged."""
-    return jax.device_put(leaf.array) if isinstance(leaf, _Packed) else leaf
 
 
 def _sums_all_pairs(model: Any, x: Matrix, weights: np.ndarray | None) -> bool:

@@ -271,7 +271,7 @@ def test_names_reach_plots_and_reports(fit, monkeypatch):
     drawn = {line.get_label(): line for line in ax.lines}["fit"]
     rows = np.stack([drawn.get_xdata(), np.ones(201, np.float32)], axis=1)
     np.testing.assert_allclose(drawn.get_ydata(), fit(rows), rtol=1e-5)
-    with pytest.raises(ValueError, match=r"from 0 to 1 or one of \['age', 'kind'\]; got 'hours'"):
+    with pytest.raises(ValueError, match=r"from 0 to 1, or one of \['age', 'kind'\]; got 'hours'"):
         ak.plot.partial(fit, "hours", ax=ax)
     with pytest.raises(ValueError, match=r"one of \['red', 'blue', 'grey'\] there; got 'pink'"):
         ak.plot.partial(fit, "age", at={"kind": "pink"}, ax=ax)

@@ -175,7 +175,7 @@ def test_what_cannot_be_tested_is_refused(x64):
     for sentence, call in {
         "flat along column 1": lambda: relevance_test(flat, 1, reselect=False),
         "reselect=False": lambda: relevance_test(other, 1),
-        "column must be from 0 to 1": lambda: relevance_test(fitted(), 2),
+        "column must be a number of a column, from 0 to 1": lambda: relevance_test(fitted(), 2),
         "fits all labels exactly": lambda: specification_test(x, 1.0 + x[:, 0]),
         "Try the default, kernel=None": lambda: specification_test(x, y, kernel=neighbours.kernel),
         "Column 1 of x": lambda: specification_test(np.c_[x[:, 0], np.ones(N)], y),

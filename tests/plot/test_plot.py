@@ -296,7 +296,7 @@ def test_weights_that_cannot_be_drawn_are_refused(fitted, fit_with_category, ax,
         ak.plot.weights(fit_with_category, 0.0, ax=ax)
     with pytest.raises(ValueError, match=r"1 to 5 queries.*\(6,\)"):
         ak.plot.weights(fitted, np.zeros(6), ax=ax)
-    monkeypatch.setattr("attnkernel.plot._weights.MAX_ROWS", 29)
+    monkeypatch.setattr("attnkernel.plot._diagnostics.MAX_ROWS", 29)
     with pytest.raises(ValueError, match=r"29 rows.*30"):
         ak.plot.weights(fitted, 0.0, ax=ax)
 
