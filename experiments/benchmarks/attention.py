@@ -8,7 +8,7 @@ exponentials; causal attention has half of the pairs.
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from jaxtyping import PRNGKeyArray
@@ -16,9 +16,10 @@ from pydantic import Field
 
 from ..runs import Monitor, Run
 from .attention_contenders import (
+    BACKWARD,
+    CONTENDERS,
     FORWARD,
     JAX_NN,
-    LOOKS,
     OURS,
     TORCH,
     WORKS,
@@ -54,15 +55,14 @@ class BenchAttention(Benchmark):
     )
     heads: int = Field(default=8, ge=1, le=1000)
     dim: int = Field(default=64, ge=1, le=1000)
-    looks: ClassVar = LOOKS
+    compared: ClassVar = CONTENDERS
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        places = itertools.product(sorted(set(self.length)), WORKS)
-        return [functools.partial(self._make_case, length, *work) for length, work in places]
+    def places(self) -> Iterable[tuple[int, bool, str]]:
+        return itertools.product(sorted(set(self.length)), (False, True), (FORWARD, BACKWARD))
 
-    def _make_case(self, length: int, causal: bool, phase: str) -> Case:
+    def make_case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> Case:
         """Returns the `Case` that times every contender's attention between `length` tokens, causal
         or full; `phase`: "forward", or "+ backward" for gradients too.
         """
@@ -73,7 +73,7 @@ class BenchAttention(Benchmark):
             f"T = {length}, {in_words(causal, phase)}",
             {
                 name: functools.partial(make, name, causal, phase, arrays, max_bytes)
-                for name in LOOKS
+                for name in CONTENDERS
             },
             agree(OURS, 1e-4),
         )
@@ -81,7 +81,7 @@ class BenchAttention(Benchmark):
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         """Memory over the idle process: bytes of the first call, which compiles, and of a later
         one."""
-        places = list(itertools.product(WORKS, LOOKS)) if self.memory_length else []
+        places = list(itertools.product(WORKS, CONTENDERS)) if self.memory_length else []
 
         def measure_memory(i: int) -> dict[str, Any]:
             (causal, phase), name = places[i]
@@ -150,7 +150,7 @@ class BenchAttention(Benchmark):
         if results.more["memory"]:
             label = f"MiB over an idle process, T = {self.memory_length}"
             bars = _memory_by_contender(results, "growth_bytes")
-            draw_bars(run, "bench_attention_memory", bars, label, looks=LOOKS)
+            draw_bars(run, "bench_attention_memory", bars, label)
 
 
 def _memory_by_contender(results: Results, of_call: str) -> dict[str, dict[str, float]]:

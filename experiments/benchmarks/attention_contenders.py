@@ -15,15 +15,9 @@ import attnkernel as ak
 
 from .driver import Contender, compiled, optional_import, timed
 
-OURS, JAX_NN, EQUINOX, TORCH = "attnkernel", "jax.nn", "Equinox", "PyTorch"
+CONTENDERS = OURS, JAX_NN, EQUINOX, TORCH = "attnkernel", "jax.nn", "Equinox", "PyTorch"
 FORWARD, BACKWARD = "forward", "+ backward"
 WORKS = [(causal, phase) for causal in (False, True) for phase in (FORWARD, BACKWARD)]
-LOOKS: dict[str, dict[str, Any]] = {
-    OURS: {"color": ak.plot.BLUE, "marker": "o"},
-    JAX_NN: {"color": ak.plot.ORANGE, "marker": "^"},
-    EQUINOX: {"color": ak.plot.GREEN, "marker": "D"},
-    TORCH: {"color": ak.plot.PURPLE, "marker": "v"},
-}
 Heads = Float[Array, "heads tokens dim"]
 
 

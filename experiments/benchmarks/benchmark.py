@@ -1,7 +1,8 @@
 """The base of all benchmarks: cases and contenders in; tables, targets, figures, a summary out."""
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from jaxtyping import PRNGKeyArray
@@ -23,9 +24,9 @@ class Results(NamedTuple):
 
 
 class Benchmark(Study):
-    """A subclass states `cases`, how their contenders look, and `targets`.
+    """A subclass states the `places` of its cases, `make_case`, what is `compared`, and `targets`.
 
-    The first of `looks` is ours: the times of the others are divided by its own.
+    The first contender that is compared is ours: the times of the others are divided by its own.
     """
 
     repeats: int = Field(default=5, ge=1, le=1000)
@@ -41,16 +42,18 @@ class Benchmark(Study):
         default=6.0, description="contenders that need more are left out"
     )
     is_benchmark: ClassVar[bool] = True
-    looks: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # by contender, arguments of `Axes.plot`
+    compared: ClassVar[Sequence[str]] = ()  # the contenders in tables and figures
     along: ClassVar[str | None] = None  # the field along the horizontal axis
     x_label: ClassVar[str] = ""
     unit: ClassVar[str] = "seconds"
     extrapolates: ClassVar[bool] = True  # seconds, along that field
     round_seconds: ClassVar[float] = 0.0
+    # from the key of the study and a place; called once the case before is measured
+    make_case: ClassVar[Callable[..., Case]]
 
     @abc.abstractmethod
-    def cases(self, key: PRNGKeyArray) -> Sequence[Callable[[], Case]]:
-        """The problems, each made once the one before is measured."""
+    def places(self) -> Iterable[tuple[Any, ...]]:
+        """The arguments of `make_case` for each case, after the key."""
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         """Further entries of the summary."""
@@ -74,7 +77,7 @@ class Benchmark(Study):
 
     def finding(self, row: Mapping[str, Any]) -> str:
         """How the fastest other contender compares with ours, for the title of a panel."""
-        ours, *others = self.looks
+        ours, *others = self.compared
         ran = {name: row["median"][name] for name in others if name in row["median"]}
         if ours not in row["median"] or not ran:
             return ""
@@ -97,7 +100,8 @@ class Benchmark(Study):
         )
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        return Results(self.measured(monitor, self.cases(key)), self.more(key, monitor))
+        cases = [functools.partial(self.make_case, key, *place) for place in self.places()]
+        return Results(self.measured(monitor, cases), self.more(key, monitor))
 
     def report(self, results: Results, run: Run) -> None:
         note_unavailable(
@@ -117,8 +121,8 @@ class Benchmark(Study):
 
     def print_tables(self, results: Results, run: Run) -> None:
         """Prints, for each case, the value of every contender and its ratio to ours."""
-        rows, ours = results.table, next(iter(self.looks))
-        names = [name for name in self.looks if any(name in self.values(row) for row in rows)]
+        rows, ours = results.table, self.compared[0]
+        names = [name for name in self.compared if any(name in self.values(row) for row in rows)]
 
         def cell(row: Mapping[str, Any], name: str) -> str:
             if name in row["extrapolated"]:
@@ -132,7 +136,7 @@ class Benchmark(Study):
             [
                 [
                     row["label"],
-                    *(cell(row, name) for name in self.looks),
+                    *(cell(row, name) for name in names),
                     *self.columns(row).values(),
                 ]
                 for row in rows
@@ -147,16 +151,16 @@ class Benchmark(Study):
                 contender: {
                     row["label"]: v for row in rows if (v := self.values(row).get(contender))
                 }
-                for contender in self.looks
+                for contender in self.compared
             }
-            draw_bars(run, name, bars, self.unit, looks=self.looks)
+            draw_bars(run, name, bars, self.unit)
         else:
             draw_lines(
                 run,
                 name,
                 rows,
                 self.along,
-                looks=self.looks,
+                self.compared,
                 values=self.values,
                 panel=self.panel,
                 finding=self.finding,

@@ -1,6 +1,6 @@
-"""Times a call in a process of its own, where nothing is compiled: `measure`.
+"""Times a script in a process of its own, where nothing is compiled: `measure`.
 
-The process is `python -m experiments.benchmarks.fresh_process CALL CONTENDER SIZES`.
+The process is `python -m experiments.benchmarks.fresh_process SCRIPT`.
 """
 
 import json
@@ -12,15 +12,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .first_calls import Call, make_calls
-
 COMPILED = "/jax/core/compile/backend_compile_duration"
 LOADED = "/jax/compilation_cache/cache_hits"
 
 
+class Script(NamedTuple):
+    """Lines that prepare, and those that are timed, which leave a list of arrays in `out`.
+
+    With `is_process`, the time is that of all lines, from the start of the interpreter to its end.
+    """
+
+    prepare: str
+    call: str
+    is_process: bool = False
+
+
 class Latency(NamedTuple):
     """A timed call: CPU seconds of all threads, seconds, programs that were compiled and that were
-    loaded from the disk cache, and the norms of the arrays that it returned.
+    loaded from the disk cache, and the norms of the arrays that it left.
     """
 
     cpu: float
@@ -30,16 +39,15 @@ class Latency(NamedTuple):
     norms: tuple[float, ...] = ()
 
 
-def measure(name: str, contender: str, sizes: Mapping[str, int], env: Mapping[str, str]) -> Latency:
-    """Times a contender of `make_calls(**sizes)[name]`; `env` is added to the environment.
+def measure(contender: str, script: Script, env: Mapping[str, str]) -> Latency:
+    """Times a script of a contender; `env` is added to the environment.
 
     Python keeps the bytecode of modules, as it does for users: only the first process of all
     compiles it.
     """
-    arguments = ["-m", __name__, name, contender, json.dumps(sizes)]
     started = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", *arguments],
+        [sys.executable, "-W", "ignore", "-m", __name__, json.dumps(script)],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", "MPLBACKEND": "agg", **env},
         capture_output=True,
@@ -48,19 +56,20 @@ def measure(name: str, contender: str, sizes: Mapping[str, int], env: Mapping[st
     )
     spent = time.perf_counter() - started
     if done.returncode:
-        raise RuntimeError(f"{contender}, {name} failed: {done.stderr.strip()}")
+        raise RuntimeError(f"{contender}, {script.call!r} failed: {done.stderr.strip()}")
     found = Latency(**json.loads(done.stdout.splitlines()[-1]))
     found = found._replace(norms=tuple(found.norms))
-    return found._replace(wall=spent) if make_calls(**sizes)[name].is_process else found
+    return found._replace(wall=spent) if script.is_process else found
 
 
-def time_call(call: Call, contender: str) -> Latency:
-    """Prepares and times a contender in this process."""
+def time_script(script: Script) -> Latency:
+    """Prepares and times a script in this process."""
     import numpy as np  # noqa: PLC0415  no earlier than the packages of the contender
 
-    run = call.contenders[contender]()
-    events: list[str] = []
-    if call.is_process or "jax" in sys.modules:
+    names: dict[str, Any] = {}
+    exec(script.prepare, names)
+    call, events = compile(script.call, "<call>", "exec"), list[str]()
+    if script.is_process or "jax" in sys.modules:
         from jax import monitoring  # noqa: PLC0415
 
         monitoring.register_event_listener(lambda event, **_: events.append(event))
@@ -68,11 +77,12 @@ def time_call(call: Call, contender: str) -> Latency:
             lambda event, duration_secs, **_: events.append(event)
         )
     cpu, wall = time.process_time(), time.perf_counter()
-    arrays: list[Any] = [np.asarray(array, float) for array in run()]  # waits for them
+    exec(call, names)
+    arrays = [np.asarray(array, float) for array in names.get("out", [])]  # waits for them
     end = time.process_time()
     loaded = events.count(LOADED)
     return Latency(
-        end if call.is_process else end - cpu,
+        end if script.is_process else end - cpu,
         time.perf_counter() - wall,
         events.count(COMPILED) - loaded,
         loaded,
@@ -80,11 +90,5 @@ def time_call(call: Call, contender: str) -> Latency:
     )
 
 
-def main() -> None:
-    name, contender, sizes = sys.argv[1:]
-    found = time_call(make_calls(**json.loads(sizes))[name], contender)
-    print(json.dumps(found._asdict()))
-
-
 if __name__ == "__main__":
-    main()
+    print(json.dumps(time_script(Script(*json.loads(sys.argv[1])))._asdict()))

@@ -8,7 +8,7 @@ their seconds.
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -52,10 +52,7 @@ class BenchGCV(Benchmark):
     tol: float = Field(default=1e-6, ge=1e-12, le=1e-2)
     repeats: int = Field(default=3, ge=1, le=1000)
     max_run_seconds: Positive = 60.0
-    looks: ClassVar = {
-        OURS: {"color": ak.plot.BLUE, "marker": "o"},
-        FASTLPR: {"color": ak.plot.ORANGE, "marker": "s"},
-    }
+    compared: ClassVar = (OURS, FASTLPR)
     along: ClassVar = "n"
     x_label: ClassVar = "rows n"
     unit: ClassVar = "seconds: bandwidth and curve"
@@ -64,11 +61,10 @@ class BenchGCV(Benchmark):
         if self.precision != "float64":
             raise FieldError(("precision",), "expected float64: a certificate needs its digits")
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        places = itertools.product(sorted(set(self.orders)), sorted(set(self.n)))
-        return [functools.partial(self._make_case, key, n, order) for order, n in places]
+    def places(self) -> Iterable[tuple[int, int]]:
+        return itertools.product(sorted(set(self.orders)), sorted(set(self.n)))
 
-    def _make_case(self, key: PRNGKeyArray, n: int, order: int) -> Case:
+    def make_case(self, key: PRNGKeyArray, order: int, n: int) -> Case:
         """Returns the `Case` that times both on n simulated rows of one column."""
         data = ak.data.heteroskedastic(key=key, n=n)
         x, y = data.x, data.y

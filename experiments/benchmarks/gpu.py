@@ -10,7 +10,7 @@ largest number. Without an accelerator, the contenders that need one are listed 
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -39,18 +39,10 @@ from .gpu_contenders import (
     torch_attention,
 )
 
-PRECISIONS: dict[str, dict[str, Any]] = {  # arguments of a product of matrices, and its line
-    "float32": {"dtype": jnp.float32, "precision": "highest", "linestyle": "-"},
-    "tf32": {"dtype": jnp.float32, "precision": "tensorfloat32", "linestyle": "-."},
-    "bfloat16": {"dtype": jnp.bfloat16, "precision": None, "linestyle": "--"},
-}
-FAMILIES = {
-    "Fused": (ak.plot.BLUE, "o", ("bfloat16",)),
-    "Blockwise": (ak.plot.SKY, "s", ("float32",)),
-    "dense XLA": (ak.plot.ORANGE, "^", ("float32", "tf32", "bfloat16")),
-    "cuDNN": (ak.plot.GREEN, "D", ("bfloat16",)),
-    "PyTorch": (ak.plot.PURPLE, "v", ("float32", "bfloat16")),
-    "KeOps": (ak.plot.GREY, "x", ("float32",)),
+PRECISIONS: dict[str, dict[str, Any]] = {  # arguments of a product of matrices
+    "float32": {"dtype": jnp.float32, "precision": "highest"},
+    "tf32": {"dtype": jnp.float32, "precision": "tensorfloat32"},
+    "bfloat16": {"dtype": jnp.bfloat16, "precision": None},
 }
 
 
@@ -77,21 +69,22 @@ class BenchGPU(Benchmark):
     )
     max_seconds: Positive = 10.0
     max_memory_gib: Positive = 40.0
-    looks: ClassVar = {
-        f"{family}, {precision}": {
-            "color": color,
-            "marker": marker,
-            "linestyle": PRECISIONS[precision]["linestyle"],
-        }
-        for family, (color, marker, precisions) in FAMILIES.items()
-        for precision in precisions
-    }
+    compared: ClassVar = (
+        "Fused, bfloat16",
+        "Blockwise, float32",
+        "dense XLA, float32",
+        "dense XLA, tf32",
+        "dense XLA, bfloat16",
+        "cuDNN, bfloat16",
+        "PyTorch, float32",
+        "PyTorch, bfloat16",
+        "KeOps, float32",
+    )
     along: ClassVar = "n"
     x_label: ClassVar = "points n"
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        places = itertools.product(self.jobs, sorted(set(self.n)), (FORWARD, BACKWARD))
-        return [functools.partial(self._make_case, *place) for place in places]
+    def places(self) -> Iterable[tuple[Job, int, str]]:
+        return itertools.product(self.jobs, sorted(set(self.n)), (FORWARD, BACKWARD))
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         return {
@@ -126,7 +119,7 @@ class BenchGPU(Benchmark):
     def panel(self, row: Mapping[str, Any]) -> str:
         return f"{row['job']}, {row['phase']}"
 
-    def _make_case(self, job: Job, n: int, phase: str) -> Case:
+    def make_case(self, key: PRNGKeyArray, job: Job, n: int, phase: str) -> Case:
         """Returns the `Case` that times every contender on n queries and n keys, with the kernel
         and the dimensions of `job`; `phase`: "forward", or "+ backward" for gradients.
         """

@@ -20,31 +20,36 @@ import attnkernel as ak
 from ..config import FieldError, Positive
 from ..reports import legend, subplots
 from ..runs import Run
-from . import r_scripts as r_first_calls
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, SelfTimed, agreement, medians, optional_import
 from .first_calls import (
     CPU,
     EQUINOX,
     FLOAT64,
+    KERNSMOOTH,
+    LOCFIT,
     LOWESS,
     MEMORY,
     NEIGHBOURS,
+    NP,
     ORDER_0,
     OURS,
     PACKAGES,
     PROCESS,
     PROGRAMS,
+    R_PACKAGES,
     STATSMODELS,
     WALL,
     Call,
     make_calls,
 )
 from .fresh_process import Latency, measure
-from .r_scripts import SCRIPTS, timed_script
-from .reports import number, ratio, target
+from .r_scripts import timed_script
+from .reports import looks_of, number, ratio, target
 
 CACHED = ", from disk"
+CONTENDERS = (OURS, OURS + CACHED, FLOAT64, ORDER_0, EQUINOX, EQUINOX + CACHED, STATSMODELS)
+CONTENDERS += (LOWESS, NEIGHBOURS, PROCESS, NP, KERNSMOOTH, LOCFIT)
 TOLERANCE = 1e-3  # of attnkernel and Equinox, with and without a cache, in float32
 
 
@@ -64,21 +69,7 @@ class BenchLatency(Benchmark):
     )
     repeats: int = Field(default=3, ge=1, le=1000)
     max_seconds: Positive = 600.0
-    looks: ClassVar = {
-        OURS: {"color": ak.plot.BLUE, "marker": "o"},
-        OURS + CACHED: {"color": ak.plot.SKY, "marker": "s"},
-        FLOAT64: {"color": ak.plot.BLUE, "marker": "D"},
-        ORDER_0: {"color": ak.plot.BLUE, "marker": "d"},
-        EQUINOX: {"color": ak.plot.ORANGE, "marker": "^"},
-        EQUINOX + CACHED: {"color": ak.plot.ORANGE, "marker": "v"},
-        STATSMODELS: {"color": ak.plot.GREEN, "marker": "P"},
-        LOWESS: {"color": ak.plot.GREEN, "marker": "X"},
-        NEIGHBOURS: {"color": ak.plot.PURPLE, "marker": "<"},
-        PROCESS: {"color": ak.plot.PURPLE, "marker": ">"},
-        r_first_calls.NP: {"color": ak.plot.GREY, "marker": "+"},
-        r_first_calls.KERNSMOOTH: {"color": ak.plot.GREY, "marker": "x"},
-        r_first_calls.LOCFIT: {"color": ak.plot.GREY, "marker": "*"},
-    }
+    compared: ClassVar = CONTENDERS
     unit: ClassVar = CPU
 
     def check(self) -> None:
@@ -87,21 +78,17 @@ class BenchLatency(Benchmark):
             if name not in known:
                 raise FieldError(("calls", i), f"expected one of {', '.join(known)}; got {name!r}")
 
-    def _sizes(self) -> dict[str, int]:
-        """The arguments of `make_calls`."""
-        return {"length": self.length, "rows": self.rows, "fits": self.fits}
-
     def _calls(self) -> dict[str, Call]:
-        return make_calls(**self._sizes())
+        return make_calls(self.length, self.rows, self.fits)
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
+    def places(self) -> list[tuple[str, Call]]:
         return [
-            functools.partial(self._make_case, name, call)
+            (name, call)
             for name, call in self._calls().items()
             if self.calls is None or name in self.calls
         ]
 
-    def _make_case(self, name: str, call: Call) -> Case:
+    def make_case(self, key: PRNGKeyArray, name: str, call: Call) -> Case:
         """Returns the `Case` that times one call by every contender. For the disk cache, each
         contender has a folder of its own, which a process that is not timed fills.
         """
@@ -117,25 +104,25 @@ class BenchLatency(Benchmark):
             return contend
 
         def make(contender: str, is_cached: bool) -> Contender:
+            script = call.contenders[contender]
+            if contender in R_PACKAGES:
+                data = ak.data.load("cps71")
+                x, y = np.asarray(data.x, float)[:, 0], np.asarray(data.y, float)
+                return timed(contender, timed_script(R_PACKAGES[contender], script, x, y))
             for package in (call.package, PACKAGES.get(contender)):
                 if package is not None:
                     optional_import(package)
             env = {"JAX_ENABLE_X64": str(self.precision == "float64")}
-            run = functools.partial(measure, name, contender, self._sizes())
             if not is_cached:
-                return timed(contender, functools.partial(run, env))
+                return timed(contender, functools.partial(measure, contender, script, env))
             env |= {
                 "JAX_ENABLE_COMPILATION_CACHE": "true",
                 "JAX_COMPILATION_CACHE_DIR": str(Path(folder.name) / contender),
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             }
-            run(env)
-            return timed(contender + CACHED, functools.partial(run, env))
-
-        def make_r(contender: str, script: r_first_calls.Script) -> Contender:
-            data = ak.data.load("cps71")
-            x, y = np.asarray(data.x, float)[:, 0], np.asarray(data.y, float)
-            return timed(contender, timed_script(contender, script, x, y))
+            run = functools.partial(measure, contender, script, env)
+            run()
+            return timed(contender + CACHED, run)
 
         contenders = {
             contender + CACHED * is_cached: functools.partial(make, contender, is_cached)
@@ -143,8 +130,6 @@ class BenchLatency(Benchmark):
             for contender in call.contenders
             if not is_cached or (call.disk_limit is not None and contender in (OURS, EQUINOX))
         }
-        for contender, script in SCRIPTS.get(name, {}).items():
-            contenders[contender] = functools.partial(make_r, contender, script)
         equal = [OURS, OURS + CACHED, EQUINOX, EQUINOX + CACHED]
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,7 +164,7 @@ class BenchLatency(Benchmark):
         cells = []
         for row in results.table:
             label = row["label"]
-            for contender in self.looks:
+            for contender in self.compared:
                 if contender in row["median"]:
                     cpu = number(row["median"][contender])
                     over = number(ratio(row["median"], contender, OURS))
@@ -195,7 +180,7 @@ class BenchLatency(Benchmark):
         rows = results.table
         figure, ax = subplots(figsize=(6.4, 1.6 + 0.3 * len(rows)))
         arrays = {}
-        for contender, look in self.looks.items():
+        for contender, look in looks_of(self.compared).items():
             places = [i for i, row in enumerate(rows) if contender in row["median"]]
             if places:
                 arrays[contender] = [row["median"].get(contender, np.nan) for row in rows]

@@ -5,9 +5,8 @@ flex attention (Dong et al., 2024). A block is skipped if its mask excludes all 
 predicted time is that of full attention, in the same blocks, times the share of the other blocks.
 """
 
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -48,11 +47,7 @@ class BenchMasks(Benchmark):
     block: int = Field(default=512, ge=1, le=4096, description="queries, and keys, of a block")
     heads: int = Field(default=8, ge=1, le=1000)
     dim: int = Field(default=64, ge=1, le=1000)
-    looks: ClassVar = {
-        OURS: {"color": ak.plot.BLUE, "marker": "o"},
-        FULL: {"color": ak.plot.GREEN, "marker": "D"},
-        JAX_NN: {"color": ak.plot.ORANGE, "marker": "^"},
-    }
+    compared: ClassVar = (OURS, FULL, JAX_NN)
 
     @field_validator("length")
     @classmethod
@@ -61,10 +56,10 @@ class BenchMasks(Benchmark):
             raise ValueError(f"must be a square number, such as 4096; got {length}")
         return length
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        return [functools.partial(self._make_case, example) for example in self.examples]
+    def places(self) -> Iterable[tuple[str]]:
+        return zip(self.examples)
 
-    def _make_case(self, example: str) -> Case:
+    def make_case(self, key: PRNGKeyArray, example: str) -> Case:
         """Returns the `Case` that times one example."""
         arrays = draw_arrays(self.heads, self.length, self.dim, self.seed)[:3]
         prior = prior_of(example, self.length, self.heads)

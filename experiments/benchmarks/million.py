@@ -7,7 +7,7 @@ data and takes a plug-in bandwidth (`dpill`, then `locpoly`), without a criterio
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -74,14 +74,7 @@ class Million(Benchmark):
     dims: list[Annotated[int, Field(ge=1, le=3)]] = [1, 2, 3]
     repeats: int = Field(default=3, ge=1, le=1000)
     max_seconds: Positive = 12.0
-    looks: ClassVar = {
-        "Fourier": {"color": ak.plot.BLUE, "marker": "o"},
-        "Sorted": {"color": ak.plot.GREEN, "marker": "D"},
-        "Blockwise": {"color": ak.plot.SKY, "marker": "s"},
-        "Dense": {"color": ak.plot.PURPLE, "marker": "v"},
-        KEOPS: {"color": ak.plot.ORANGE, "marker": "^"},
-        R: {"color": ak.plot.GREY, "marker": "x", "linestyle": ":"},
-    }
+    compared: ClassVar = ("Fourier", "Sorted", "Blockwise", "Dense", KEOPS, R)
     along: ClassVar = "n"
     x_label: ClassVar = "points n"
     unit: ClassVar = "seconds: criterion and slope"
@@ -90,10 +83,8 @@ class Million(Benchmark):
         if self.precision != "float64":
             raise FieldError(("precision",), "expected float64: a certificate needs its digits")
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        """One criterion and its gradient; of KeOps a sum, of R bandwidth and curve."""
-        places = itertools.product(sorted(set(self.dims)), sorted(set(self.sizes)))
-        return [functools.partial(self._make_criterion_case, key, n, dim) for dim, n in places]
+    def places(self) -> Iterable[tuple[int, int]]:
+        return itertools.product(sorted(set(self.dims)), sorted(set(self.sizes)))
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         whole = [functools.partial(self._make_fit_case, key, size) for size in self.fits]
@@ -101,7 +92,7 @@ class Million(Benchmark):
         x, y = self._simulate_data(key, fits[0]["n"], fits[0]["dim"])
         drawn = curves_of(fits[0], x, y, self.tol, self.curve) if fits[0]["dim"] == 1 else {}
         more = {"tol": self.tol, "fits": fits}
-        return Results(self.measured(monitor, self.cases(key)), more, drawn)
+        return super().compute(key, monitor)._replace(more=more, drawn=drawn)
 
     def _simulate_data(self, key: PRNGKeyArray, n: int, dim: int) -> tuple[Array, Array]:
         """Simulates x, shape (n, dim), and y, shape (n,): the curve of Czyż (2024) and its noise;
@@ -154,9 +145,9 @@ class Million(Benchmark):
         label = f"fit of n = {size.n}, d = {size.dim}"
         return Case({"n": size.n, "dim": size.dim}, label, contenders, describe)
 
-    def _make_criterion_case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
+    def make_case(self, key: PRNGKeyArray, dim: int, n: int) -> Case:
         """Returns the `Case` that times one leave-one-out criterion of n simulated points, with its
-        gradient in the lengthscale, by each method and peer.
+        gradient in the lengthscale, by each method; of KeOps a sum, of R bandwidth and curve.
         """
         x, y = self._simulate_data(key, n, dim)
         lengthscale = rule_of_thumb(x) * TYPICAL_LENGTHSCALE[dim]

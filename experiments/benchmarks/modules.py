@@ -4,9 +4,8 @@ One sequence x ∈ ℝ^{T × D} attends to itself, with projections, causal or n
 sum of squares of the output and its gradients in all weights and in x.
 """
 
-import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
@@ -18,7 +17,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from .attention_contenders import BACKWARD, EQUINOX, FORWARD, LOOKS, OURS, TORCH, in_words
+from .attention_contenders import BACKWARD, EQUINOX, FORWARD, OURS, TORCH, in_words
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, agree, compiled, optional_import
 from .reports import ratios, target
@@ -35,15 +34,14 @@ class BenchModules(Benchmark):
     )
     heads: int = Field(default=8, ge=1, le=256)
     size: int = Field(default=512, ge=1, le=16384)
-    looks: ClassVar = {name: LOOKS[name] for name in (OURS, EQUINOX, TORCH)}
+    compared: ClassVar = (OURS, EQUINOX, TORCH)
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        works = itertools.product(sorted(set(self.length)), (False, True), (FORWARD, BACKWARD))
-        return [functools.partial(self._make_case, key, *work) for work in works]
+    def places(self) -> Iterable[tuple[int, bool, str]]:
+        return itertools.product(sorted(set(self.length)), (False, True), (FORWARD, BACKWARD))
 
-    def _make_case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> Case:
+    def make_case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> Case:
         """Returns the `Case` that times the modules of all libraries, with equal weights, on a
         sequence of `length` tokens; `phase`: "forward", or "+ backward" for gradients.
         """

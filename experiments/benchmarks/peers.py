@@ -6,14 +6,14 @@ rows: the median of several interleaved rounds.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
-from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, ink
+from attnkernel.plot import GREY, ink
 
 from ..config import Bundled, FieldError, Positive
 from ..reports import legend, subplots
@@ -22,7 +22,7 @@ from ..studies import Keys, load
 from .benchmark import Benchmark, Results
 from .driver import Case
 from .regressors import BOTH, KERNEL_REGRESSOR, OURS, Prediction, Regressor, regressors
-from .reports import target
+from .reports import looks_of, target
 from .scikit_learn_data import ScikitLearn
 
 CLOSE = 1.01  # errors within one hundredth count as equal
@@ -82,7 +82,6 @@ Contender = Literal[
     "ridge",
     "fastlowess",
 ]
-MARKERS = "oPs^Dv*Xhdp"
 
 
 class Peers(Benchmark):
@@ -116,15 +115,7 @@ class Peers(Benchmark):
     max_run_seconds: Positive = Field(
         default=40.0, description="another library that took more is not run again, nor its folds"
     )
-    looks: ClassVar = {
-        name: {"color": color, "marker": marker}
-        for name, marker, color in zip(
-            get_args(Contender),
-            MARKERS,
-            (BLUE, BLUE, ORANGE, ORANGE, GREEN, GREEN, PURPLE, GREY, SKY, GREY, ORANGE),
-            strict=True,
-        )
-    }
+    compared: ClassVar = get_args(Contender)
 
     def check(self) -> None:
         for place, part in enumerate(self.data):
@@ -135,10 +126,10 @@ class Peers(Benchmark):
                     f"expected up to {2 * n // 3}: data.{place} has {n} rows; got {self.folds}",
                 )
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        return [functools.partial(self._make_case, key, part) for part in self.data]
+    def places(self) -> Iterable[tuple[Bundled | ScikitLearn]]:
+        return zip(self.data)
 
-    def _make_case(self, key: PRNGKeyArray, data_set: Bundled | ScikitLearn) -> Case:
+    def make_case(self, key: PRNGKeyArray, data_set: Bundled | ScikitLearn) -> Case:
         """Returns the `Case` that times and cross-validates regressors on one data set."""
         data = load(data_set, Keys(key).next())
         x, y = np.asarray(data.x), np.asarray(data.y)
@@ -215,7 +206,7 @@ class Peers(Benchmark):
 
     def print_tables(self, results: Results, run: Run) -> None:
         rows = results.table
-        names = [name for name in self.looks if any(name in row["median"] for row in rows)]
+        names = [name for name in self.compared if any(name in row["median"] for row in rows)]
 
         def table(title: str, cell: Callable[[Mapping[str, Any], str], str]) -> None:
             cells = [[name, *(cell(row, name) for row in rows)] for name in names]
@@ -268,7 +259,7 @@ class Peers(Benchmark):
         rows = results.table
         figure, (left, right) = subplots(1, 2, sharey=True, figsize=(8.4, 1.6 + 0.42 * len(rows)))
         places, arrays = np.arange(len(rows)), {}
-        for i, (name, look) in enumerate(self.looks.items()):
+        for i, (name, look) in enumerate(looks_of(self.compared).items()):
             if not any(name in row["median"] for row in rows):
                 continue
             above = [row["folds"].get(name, {}).get("over_best", np.nan) for row in rows]

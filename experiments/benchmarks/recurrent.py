@@ -7,7 +7,7 @@ a chunk of C rows 4d² + 4Cd, in products of matrices. Causal softmax attention 
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
@@ -35,19 +35,14 @@ class BenchRecurrent(Benchmark):
     layers: list[Layer] = Field(default=["linear", "decay", "delta"], min_length=1)
     heads: int = Field(default=8, ge=1, le=1000)
     dim: int = Field(default=64, ge=1, le=1000)
-    looks: ClassVar = {
-        CHUNKED: {"color": ak.plot.BLUE, "marker": "o"},
-        SCAN: {"color": ak.plot.ORANGE, "marker": "^"},
-        SOFTMAX: {"color": ak.plot.GREEN, "marker": "D"},
-    }
+    compared: ClassVar = (CHUNKED, SCAN, SOFTMAX)
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        places = itertools.product(self.layers, (FORWARD, BACKWARD), sorted(set(self.length)))
-        return [functools.partial(self._make_case, *place) for place in places]
+    def places(self) -> Iterable[tuple[str, str, int]]:
+        return itertools.product(self.layers, (FORWARD, BACKWARD), sorted(set(self.length)))
 
-    def _make_case(self, layer: str, phase: str, length: int) -> Case:
+    def make_case(self, key: PRNGKeyArray, layer: str, phase: str, length: int) -> Case:
         """Returns the `Case` that times one layer on `length` tokens."""
         q, k, v, cotangent = draw_arrays(self.heads, length, self.dim, self.seed)
         arrays = [q, k / jnp.linalg.norm(k, axis=-1, keepdims=True), v, cotangent]
@@ -59,7 +54,7 @@ class BenchRecurrent(Benchmark):
                 name: functools.partial(
                     _make, name, options, phase, arrays, self.max_memory_gib * GIB
                 )
-                for name in self.looks
+                for name in self.compared
             },
             agree(CHUNKED, 1e-3, (CHUNKED, SCAN)),
         )

@@ -7,11 +7,10 @@ pairs, measured in the same run as the faster of two programs, and beside it the
 of matrices, which says how far 2d operations a pair can go.
 """
 
-import functools
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -41,24 +40,16 @@ class BenchRegression(Benchmark):
         default=[10_000, 50_000], min_length=1, max_length=4
     )
     dim: list[Annotated[int, Field(ge=1, le=1000)]] = Field(default=[1, 3, 8, 32], min_length=1)
-    looks: ClassVar = {
-        OURS: {"color": ak.plot.BLUE, "marker": "o"},
-        GRADIENT: {"color": ak.plot.SKY, "marker": "s", "linestyle": "--"},
-        KEOPS: {"color": ak.plot.ORANGE, "marker": "^"},
-        DENSE: {"color": ak.plot.GREEN, "marker": "D"},
-        SKLEARN: {"color": ak.plot.PURPLE, "marker": "v"},
-        "bound": {"color": ak.plot.GREY, "linestyle": ":"},
-    }
+    compared: ClassVar = (OURS, GRADIENT, KEOPS, DENSE, SKLEARN, "bound")
     along: ClassVar = "dim"
     x_label: ClassVar = "dimensions d"
     unit: ClassVar = "10⁹ pairs a second"
     extrapolates: ClassVar = False
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        places = itertools.product(sorted(set(self.n)), sorted(set(self.dim)))
-        return [functools.partial(self._make_case, key, *place) for place in places]
+    def places(self) -> Iterable[tuple[int, int]]:
+        return itertools.product(sorted(set(self.n)), sorted(set(self.dim)))
 
-    def _make_case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
+    def make_case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
         """Simulates n points in `dim` dimensions; returns the `Case` that times the contenders and
         the bounds on all pairs of them.
         """

@@ -1,5 +1,6 @@
 """Reports of benchmarks: ratios, unavailable contenders, targets, lines and bars."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -45,13 +46,22 @@ def ratios(
     return {label: value for label, value in found.items() if value is not None}
 
 
+def looks_of(contenders: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """A colour and a marker for each contender, as arguments of `Axes.plot`."""
+    colors = itertools.cycle(ak.plot.STYLE["axes.prop_cycle"].by_key()["color"])
+    return {
+        name: {"color": color, "marker": marker}
+        for name, color, marker in zip(contenders, colors, itertools.cycle("o^Dvsx+"), strict=False)
+    }
+
+
 def draw_lines(
     run: Run,
     name: str,
     rows: Sequence[Mapping[str, Any]],
     along: str,
+    contenders: Sequence[str],
     *,
-    looks: Mapping[str, Mapping[str, Any]],
     values: Values = median,
     panel: Callable[[Mapping[str, Any]], str] = lambda row: "",
     finding: Callable[[Mapping[str, Any]], str] = lambda row: "",
@@ -69,7 +79,7 @@ def draw_lines(
     arrays: dict[str, Any] = {along: sizes}
     for ax, title in zip(axes, titles, strict=True):
         of_panel = sorted((row for row in rows if panel(row) == title), key=lambda row: row[along])
-        for contender, look in looks.items():
+        for contender, look in looks_of(contenders).items():
             line = [(row[along], values(row).get(contender, np.nan)) for row in of_panel]
             if not np.isfinite([value for _, value in line]).any():
                 continue
@@ -92,18 +102,11 @@ def draw_lines(
             ax.set_xticks(sizes, list(map(str, sizes)))
             ax.minorticks_off()
     label_outer(axes, x_label, y_label)
-    legend(figure, axes, columns=min(4, len(looks)))
+    legend(figure, axes, columns=min(4, len(contenders)))
     run.figure(name, figure, **arrays)
 
 
-def draw_bars(
-    run: Run,
-    name: str,
-    bars: Mapping[str, Mapping[str, float]],
-    x_label: str,
-    *,
-    looks: Mapping[str, Mapping[str, Any]],
-) -> None:
+def draw_bars(run: Run, name: str, bars: Mapping[str, Mapping[str, float]], x_label: str) -> None:
     """A figure on a logarithmic axis: by contender, a bar for each label that has a value."""
     labels = list(dict.fromkeys(label for of_label in bars.values() for label in of_label))
     height = 0.8 / len(bars)
@@ -111,8 +114,7 @@ def draw_bars(
     for i, (contender, of_label) in enumerate(bars.items()):
         places = np.arange(len(labels)) + (i - (len(bars) - 1) / 2) * height
         values = [of_label.get(label, np.nan) for label in labels]
-        color = looks[contender]["color"]
-        drawn = ax.barh(places, values, 0.9 * height, label=contender, color=color)
+        drawn = ax.barh(places, values, 0.9 * height, label=contender)
         ax.bar_label(drawn, [number(value) for value in values], padding=2, fontsize="small")
     ax.set_yticks(np.arange(len(labels)), labels)
     ax.invert_yaxis()

@@ -143,30 +143,21 @@ class BenchSelection(Benchmark):
     sample_seconds: Positive = Field(
         default=30.0, description="another library is given as many samples as this allows"
     )
-    looks: ClassVar = {
-        OURS: {"color": ak.plot.BLUE, "marker": "o"},
-        "kerneljax": {"color": ak.plot.ORANGE, "marker": "s"},
-        "statsmodels": {"color": ak.plot.GREEN, "marker": "^"},
-        HESSBAND: {"color": ak.plot.PURPLE, "marker": "v"},
-    }
+    compared: ClassVar = (OURS, "kerneljax", "statsmodels", HESSBAND)
     along: ClassVar = "n"
     x_label: ClassVar = "rows n"
     unit: ClassVar = "seconds for one bandwidth, warm"
     round_seconds: ClassVar = 0.5  # repeat a quick one, or it is timed with cold caches
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        places = list(itertools.product(sorted(set(self.dims)), sorted(set(self.n))))
-        keys = Keys(key).stack(len(places))
-        return [
-            functools.partial(self._make_case, *place, key)
-            for place, key in zip(places, keys, strict=True)
-        ]
+    def places(self) -> list[tuple[int, int, int]]:
+        places = itertools.product(sorted(set(self.dims)), sorted(set(self.n)))
+        return [(*place, i) for i, place in enumerate(places, 1)]
 
-    def _make_case(self, dim: int, n: int, key: PRNGKeyArray) -> Case:
+    def make_case(self, key: PRNGKeyArray, dim: int, n: int, number: int) -> Case:
         """Returns the `Case` that times the selection of bandwidths by every contender, on n
-        simulated points in `dim` dimensions.
+        simulated points in `dim` dimensions, drawn by the key of this number.
         """
-        x, y = _simulate_data(key, n, dim)
+        x, y = _simulate_data(Keys(key).stack(number)[-1], n, dim)
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             """The same evaluator for all: how far above our criterion are those of the others."""
@@ -177,7 +168,7 @@ class BenchSelection(Benchmark):
 
         contenders = {
             name: lambda name=name: functools.partial(self.selector(name), x, y)
-            for name in self.looks
+            for name in self.compared
             if dim == 1 or name != HESSBAND  # which takes one column
         }
         return Case({"n": n, "dim": dim}, f"n = {n}, d = {dim}", contenders, check)
@@ -204,7 +195,7 @@ class BenchSelection(Benchmark):
             # the samples have one or two columns
             {
                 name: functools.partial(self.selector, name)
-                for name in self.looks
+                for name in self.compared
                 if name != HESSBAND
             }
         )

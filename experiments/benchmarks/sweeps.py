@@ -11,15 +11,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import PRNGKeyArray
 from pydantic import Field
-
-from attnkernel.plot import BLUE, GREY, ORANGE
 
 from ..config import HoldOutSize, Positive, Training
 from .benchmark import Benchmark, Results
@@ -39,12 +37,12 @@ class BenchSweep(Benchmark):
     hold_out: list[HoldOutSize] = Field(default=[1, 10, 75, 120], min_length=1)
     seeds: int = Field(default=100, ge=2, le=25_000)
     max_seconds: Positive = 600.0
-    looks: ClassVar = {SWEEP: {"color": BLUE}, ONE: {"color": GREY}, EACH: {"color": ORANGE}}
+    compared: ClassVar = (SWEEP, ONE, EACH)
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
-        return [self._make_case]
+    def places(self) -> list[tuple[()]]:
+        return [()]
 
-    def _make_case(self) -> Case:
+    def make_case(self, key: PRNGKeyArray, *place: Any) -> Case:
         """Returns the `Case` that times the command of a sweep, and that of one of its runs."""
         members = self.seeds * len(self.hold_out)
         temporary = tempfile.TemporaryDirectory()

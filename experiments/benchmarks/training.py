@@ -9,7 +9,7 @@ import itertools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -108,28 +108,42 @@ class BenchTraining(Benchmark):
     head_steps: int = Field(default=1000, ge=1)
     repeats: int = Field(default=3, ge=1, le=1000)
     max_seconds: Positive = 600.0
-    looks: ClassVar = {
-        OURS: {"color": ak.plot.BLUE},
-        LOOP: {"color": ak.plot.ORANGE},
-        KEPT: {"color": ak.plot.GREY},
-    }
+    compared: ClassVar = (OURS, LOOP, KEPT)
 
     def check(self) -> None:
         if max(self.hold_out) >= self.data.n:
             raise FieldError(("hold_out",), f"expected less than data.n = {self.data.n}")
 
-    def cases(self, key: PRNGKeyArray) -> list[Callable[[], Case]]:
+    def places(self) -> Iterable[tuple[str, bool]]:
+        return itertools.product(("hold-out fits", "head fits"), (True, False))
+
+    def make_case(self, key: PRNGKeyArray, work: str, cold: bool) -> Case:
+        """Returns the `Case` that times the trainings named `work`, ours by `fit_many` and those of
+        the loop one by one. `cold`: compile in each call.
+        """
         keys = Keys(key)
-        data = self.data.load(keys.next())
-        works = {
-            "hold-out fits": self._make_hold_out_trainings(data, keys.stack(len(self.hold_out))),
-            "head fits": self._make_head_trainings(data, keys.stack(len(self.heads))),
-        }
-        return [
-            functools.partial(_make_case, work, cold, *contenders)
-            for work, contenders in works.items()
-            for cold in (True, False)
-        ]
+        data, of_sizes = self.data.load(keys.next()), keys.stack(len(self.hold_out))
+        ours, loop = (
+            self._make_hold_out_trainings(data, of_sizes)
+            if work == "hold-out fits"
+            else self._make_head_trainings(data, keys.stack(len(self.heads)))
+        )
+        contenders: dict[str, Callable[[], Any]]
+        contenders = {OURS: lambda: ours, LOOP: lambda: lambda: loop({})}
+        if not cold:
+            kept: dict[tuple[int, int], Callable] = {}  # LOOP compiles anew in each call
+            contenders[KEPT] = lambda: lambda: loop(kept)
+
+        def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+            """The largest relative difference of the lengthscales, training by training."""
+            deviation = [
+                float(np.max(np.abs(np.atleast_1d(a)[: np.size(b)] / np.atleast_1d(b) - 1.0)))
+                for a, b in zip(results[OURS], results[LOOP], strict=True)
+            ]
+            return {"deviation": deviation}
+
+        phase = "cold" if cold else "warm"
+        return Case({"work": work, "phase": phase}, f"{work}, {phase}", contenders, check, cold)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         results = super().compute(key, monitor)
@@ -236,27 +250,6 @@ class BenchTraining(Benchmark):
             start = {"log_lengthscales": lengths, "weights": jnp.full(heads, 1.0 / heads)}
             problems.append((start, 1, key))
         return ours, functools.partial(train_each, problems, data, self.head_steps)
-
-
-def _make_case(work: str, cold: bool, ours: Callable, loop: Callable) -> Case:
-    """Returns the `Case` that times the trainings named `work`: `ours()` by `fit_many`, and
-    `loop(compiled_steps)` one by one. `cold`: compile in each call.
-    """
-    contenders: dict[str, Callable[[], Any]] = {OURS: lambda: ours, LOOP: lambda: lambda: loop({})}
-    if not cold:
-        kept: dict[tuple[int, int], Callable] = {}  # LOOP compiles anew in each call all the same
-        contenders[KEPT] = lambda: lambda: loop(kept)
-
-    def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-        """The largest relative difference of the lengthscales, training by training."""
-        deviation = [
-            float(np.max(np.abs(np.atleast_1d(a)[: np.size(b)] / np.atleast_1d(b) - 1.0)))
-            for a, b in zip(results[OURS], results[LOOP], strict=True)
-        ]
-        return {"deviation": deviation}
-
-    phase = "cold" if cold else "warm"
-    return Case({"work": work, "phase": phase}, f"{work}, {phase}", contenders, check, cold)
 
 
 def _unhalved_gaussian(lengthscale: float) -> ak.Gaussian:
