@@ -1,11 +1,13 @@
 """Hooks of a computation: progress, metrics and checkpoints. The base class discards them."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
 import attnkernel as ak
 
@@ -100,20 +102,26 @@ class Monitor:
                 tick(len(rows), label(row))
         return rows
 
-    def in_batches(
-        self,
-        name: str,
-        number: int,
-        size: int,
-        compute: Callable[[np.ndarray], Any],
-        tick: Callable[[int], None],
-    ) -> Any:
-        """The arrays that `compute` returns for all `number` rows, `size` rows at a time."""
-        parts = []
-        for done, found in self.batches(name, number, size, compute):
-            parts.append(found)
-            tick(done)
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    def simulate(
+        self, cases: Mapping[Any, tuple[Callable[[Array], Any], Array]], size: int
+    ) -> dict[Any, Any]:
+        """The arrays of many data sets, by case: a function of `size` keys, and all of its keys."""
+        done, total, found = 0, sum(len(keys) for _, keys in cases.values()), {}
+        with self.progress("data sets", total) as tick, self.timed("data sets"):
+            for case, (function, keys) in cases.items():
+                words = ", ".join(map(str, case))
+                name, parts = re.sub(r"\W+", "_", words), []
+                for now, part in self.batches(
+                    name,
+                    len(keys),
+                    size,
+                    lambda rows: function(keys[rows]),  # noqa: B023
+                ):
+                    parts.append(part)
+                    tick(done + now, words)
+                done += len(keys)
+                found[case] = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        return found
 
     def batches(
         self, name: str, number: int, size: int, compute: Callable[[np.ndarray], Any]

@@ -68,23 +68,15 @@ class Coverage(Study):
     batch: int = Field(default=25, ge=1, description="data sets per call of the program")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        keys, results = Keys(key), {}
-        cases = list(itertools.product(self.designs, self.orders))
-        with (
-            monitor.progress("data sets", self.data_sets * len(cases)) as tick,
-            monitor.timed("all"),
-        ):
-            for place, (design, order) in enumerate(cases):
-                many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit, self, design, order)))
-                set_keys = keys.stack(self.data_sets)
-                results[design, order] = monitor.in_batches(
-                    f"{design}_{order}",
-                    self.data_sets,
-                    self.batch,
-                    lambda rows: many(set_keys[rows]),  # noqa: B023
-                    lambda done: tick(place * self.data_sets + done, f"{design}, order {order}"),  # noqa: B023
-                )
-        return results
+        keys = Keys(key)
+        cases = {
+            (design, order): (
+                jax.jit(jax.vmap(functools.partial(_simulate_and_fit, self, design, order))),
+                keys.stack(self.data_sets),
+            )
+            for design, order in itertools.product(self.designs, self.orders)
+        }
+        return monitor.simulate(cases, self.batch)
 
     def report(self, results: Results, run: Run) -> None:
         rows = [

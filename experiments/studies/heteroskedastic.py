@@ -43,19 +43,15 @@ class Heteroskedasticity(Study):
     points: int = Field(default=61, ge=3, le=1000)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        keys, found = Keys(key), {}
-        with monitor.progress("data sets", self.data_sets * len(self.growth)) as tick:
-            for place, growth in enumerate(self.growth):
-                many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit, self, growth)))
-                set_keys = keys.stack(self.data_sets)
-                found[growth] = monitor.in_batches(
-                    f"growth_{place}",
-                    self.data_sets,
-                    self.batch,
-                    lambda rows: many(set_keys[rows]),  # noqa: B023
-                    lambda done: tick(place * self.data_sets + done, f"sd 0.2 + {growth:g}|x|"),  # noqa: B023
-                )
-        return found
+        keys = Keys(key)
+        cases = {
+            (growth,): (
+                jax.jit(jax.vmap(functools.partial(_simulate_and_fit, self, growth))),
+                keys.stack(self.data_sets),
+            )
+            for growth in self.growth
+        }
+        return {growth: found for (growth,), found in monitor.simulate(cases, self.batch).items()}
 
     def report(self, results: Results, run: Run) -> None:
         at = np.linspace(-3.0, 3.0, self.points)

@@ -50,29 +50,15 @@ class HypothesisTests(Study):
     batch: int = Field(default=25, ge=1, description="data sets per call of the program")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        set_keys, results, done = Keys(key).stack(self.data_sets), {}, 0
-        counts = [self._count_data_sets(effect) for effect in self.effects]
-        with monitor.progress("data sets", sum(counts) * len(self.cases)) as tick:
-            for case in self.cases:
-                many = jax.jit(
-                    jax.vmap(functools.partial(_simulate_and_test, self, case), in_axes=(None, 0))
-                )
-                results[case] = []
-                for effect, count in zip(self.effects, counts, strict=True):
-                    found = monitor.in_batches(
-                        f"{case}_{effect:g}".replace(", ", "_").replace(" ", "_"),
-                        count,
-                        self.batch,
-                        lambda rows: {"p": many(effect, set_keys[rows])},  # noqa: B023
-                        lambda now: tick(done + now, f"{case}, effect {effect:g}"),  # noqa: B023
-                    )
-                    results[case].append(found["p"])
-                    done += count
-        return results
-
-    def _count_data_sets(self, effect: float) -> int:
-        """Returns the number of data sets that are simulated with an effect."""
-        return min(self.data_sets, self.power_data_sets) if effect else self.data_sets
+        set_keys, cases = Keys(key).stack(self.data_sets), {}
+        for case in self.cases:
+            test = functools.partial(_simulate_and_test, self, case)
+            many = jax.jit(jax.vmap(test, in_axes=(None, 0)))
+            for effect in self.effects:
+                keys = set_keys[: self.power_data_sets] if effect else set_keys
+                cases[case, effect] = functools.partial(many, effect), keys
+        found = monitor.simulate(cases, self.batch)
+        return {case: [found[case, effect] for effect in self.effects] for case in self.cases}
 
     def report(self, results: Results, run: Run) -> None:
         rows = [

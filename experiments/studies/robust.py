@@ -40,16 +40,9 @@ class Robust(Study):
     batch: int = Field(default=25, ge=1)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        set_keys = Keys(key).stack(self.data_sets)
         many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit, self)))
-        with monitor.progress("data sets", self.data_sets) as tick:
-            return monitor.in_batches(
-                "fits",
-                self.data_sets,
-                self.batch,
-                lambda rows: many(set_keys[rows]),
-                lambda done: tick(done, "fits"),
-            )
+        keys = Keys(key).stack(self.data_sets)
+        return monitor.simulate({("fits",): (many, keys)}, self.batch)["fits",]
 
     def report(self, results: Results, run: Run) -> None:
         error = np.sqrt(results["square"].mean(axis=0))  # by share and method
