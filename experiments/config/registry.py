@@ -1,74 +1,51 @@
-"""All studies and benchmarks by name: a config names one by `study:`."""
+"""All studies and benchmarks by name: a config names one by `study:`.
+
+The study NAME is the class in `studies/NAME.py` whose field `study` is this name; `bench_NAME` is
+in `benchmarks/NAME.py`.
+"""
 
 import functools
 import importlib
 import operator
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import Field, TypeAdapter
 
 if TYPE_CHECKING:
     from ..studies import Study
 
-_PLACES = {
-    "additive": "studies.additive.Additive",
-    "associative_recall": "studies.associative_recall.AssociativeRecall",
-    "bench_attention": "benchmarks.attention.BenchAttention",
-    "bench_gcv": "benchmarks.gcv.BenchGCV",
-    "bench_gpu": "benchmarks.gpu.BenchGPU",
-    "bench_latency": "benchmarks.latency.BenchLatency",
-    "bench_masks": "benchmarks.masks.BenchMasks",
-    "bench_memory": "benchmarks.memory.BenchMemory",
-    "bench_modules": "benchmarks.modules.BenchModules",
-    "bench_recurrent": "benchmarks.recurrent.BenchRecurrent",
-    "bench_regression": "benchmarks.regression.BenchRegression",
-    "bench_selection": "benchmarks.selection.BenchSelection",
-    "bench_sweep": "benchmarks.sweeps.BenchSweep",
-    "bench_training": "benchmarks.training.BenchTraining",
-    "boundary": "studies.boundary.Boundary",
-    "cache": "studies.cache.Cache",
-    "context_temperature": "studies.context_temperature.ContextTemperature",
-    "coverage": "studies.coverage.Coverage",
-    "data": "studies.data.ShowData",
-    "derivation": "studies.derivation.Derivation",
-    "head_ensemble": "studies.head_ensemble.HeadEnsemble",
-    "heads": "studies.heads.Heads",
-    "heteroskedastic": "studies.heteroskedastic.Heteroskedasticity",
-    "holdout": "studies.holdout.HoldOut",
-    "hypothesis_tests": "studies.hypothesis_tests.HypothesisTests",
-    "in_context": "studies.in_context.InContext",
-    "induction": "studies.induction.Induction",
-    "learned_window": "studies.learned_window.LearnedWindow",
-    "leave_one_out": "studies.leave_one_out.LeaveOneOut",
-    "lengthscales": "studies.lengthscales.Lengthscales",
-    "million": "benchmarks.million.Million",
-    "peers": "benchmarks.peers.Peers",
-    "projection": "studies.projection.Projection",
-    "regression": "studies.regression.Regression",
-    "retrieval_rule": "studies.retrieval_rule.RetrievalRule",
-    "robust": "studies.robust.Robust",
-    "scaling": "studies.scaling.Scaling",
-    "seeds": "studies.seeds.Seeds",
-    "sentence": "studies.sentence.Sentences",
-    "temperature": "studies.temperature.Temperature",
-    "test_time_regression": "studies.test_time_regression.TestTimeRegression",
-    "zoo": "studies.zoo.Zoo",
-}
+_LISTED = """
+additive associative_recall bench_attention bench_gcv bench_gpu bench_latency bench_masks
+bench_memory bench_modules bench_recurrent bench_regression bench_selection bench_sweep
+bench_training boundary cache context_temperature coverage data derivation head_ensemble heads
+heteroskedastic holdout hypothesis_tests in_context induction learned_window leave_one_out
+lengthscales million peers projection regression retrieval_rule robust scaling seeds sentence
+temperature test_time_regression zoo
+"""
+_NAMES = _LISTED.split()
+_BENCHMARKS = ("million", "peers")  # beside those whose names say so
 
 
 class _Studies(Mapping[str, "type[Study]"]):
     """The class of each study; its module is imported as it is asked for."""
 
     def __getitem__(self, name: str) -> "type[Study]":
-        module, _, kind = _PLACES[name].rpartition(".")
-        return getattr(importlib.import_module(f"experiments.{module}"), kind)
+        if name not in _NAMES:
+            raise KeyError(name)
+        module = name.removeprefix("bench_")
+        room = "benchmarks" if module != name or name in _BENCHMARKS else "studies"
+        for kind in vars(importlib.import_module(f"experiments.{room}.{module}")).values():
+            field = getattr(kind, "model_fields", {}).get("study")
+            if field is not None and get_args(field.annotation) == (name,):
+                return kind
+        raise LookupError(f"no class of experiments/{room}/{module}.py is the study {name}")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_PLACES)
+        return iter(_NAMES)
 
     def __len__(self) -> int:
-        return len(_PLACES)
+        return len(_NAMES)
 
 
 STUDIES = _Studies()
