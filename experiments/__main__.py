@@ -203,6 +203,7 @@ def _run_command(options: argparse.Namespace, overrides: list[str]) -> int:
     from . import commands  # noqa: PLC0415  `--help` answers at once
 
     try:
+        commands.prepare(options)
         return getattr(commands, options.command)(options, overrides) or 0
     except commands.EXPECTED_ERRORS as error:
         print(error, file=sys.stderr)

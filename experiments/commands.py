@@ -27,9 +27,13 @@ from .sweeps.section import Sweep
 EXPECTED_ERRORS = (ConfigError, OutputError, distributed.JoinError)
 
 
-def _load_kernels(options: Namespace) -> None:
-    """Registers the kernels of the Python file `options.kernels`, if one is given."""
-    if options.kernels is not None:
+def prepare(options: Namespace) -> None:
+    """Joins the processes of a distributed run, then registers the kernels of `options.kernels`, a
+    file of Python, if one is given.
+    """
+    if "distributed" in options:
+        distributed.start(options.distributed, options.coordinator, options.process)
+    if getattr(options, "kernels", None) is not None:
         kernels.load(options.kernels)
 
 
@@ -39,15 +43,12 @@ def _console(options: Namespace) -> Console:
 
 
 def run(options: Namespace, overrides: list[str]) -> int:
-    distributed.start(options.distributed, options.coordinator, options.process)
-    _load_kernels(options)
     study = runner.load(options.config, overrides)
     return runner.execute(study, options.out, quiet=options.quiet)
 
 
 def fit(options: Namespace, words: list[str]) -> int:
     """Runs the study `regression` of a CSV file; `words`: a formula, such as "y ~ x1 + x2"."""
-    _load_kernels(options)
     given = {f"data.{name}": getattr(options, name) for name in ("delimiter", "decimal", "missing")}
     given |= {"data.categories": options.category, "data.dates": formula.dates_of(options.date)}
     source = formula.source_of(options.file, words, given | {"model.order": options.order})
@@ -57,18 +58,14 @@ def fit(options: Namespace, words: list[str]) -> int:
 
 
 def resume(options: Namespace, _: list[str]) -> int:
-    distributed.start(options.distributed, options.coordinator, options.process)
-    _load_kernels(options)
     return runner.resume(options.directory, quiet=options.quiet)
 
 
 def reproduce(options: Namespace, _: list[str]) -> int:
-    _load_kernels(options)
     return reproduce_run(options.directory, options.out, options.kernels, quiet=options.quiet)
 
 
 def sweep(options: Namespace, arguments: list[str]) -> int:
-    _load_kernels(options)
     if options.submit:
         return _submit(options, arguments)
     if options.slurm:
@@ -125,7 +122,6 @@ def page(options: Namespace, overrides: list[str]) -> None:
     """Writes the interactive pages of a study, one HTML file each."""
     from . import pages  # noqa: PLC0415  the pages alone need it
 
-    _load_kernels(options)
     source = read(options.config, overrides)
     study = runner.load(options.config, overrides)
     command = ["python", "-m", "experiments", "page", options.config.as_posix(), *overrides]
@@ -160,13 +156,11 @@ def _write_page(out: Path, content: str) -> None:
 
 def show(options: Namespace, overrides: list[str]) -> None:
     """Prints a config with all defaults."""
-    _load_kernels(options)
     print(dump(runner.load(options.config, overrides)), end="")
 
 
 def validate(options: Namespace, _: list[str]) -> int:
     """Checks configs without running them."""
-    _load_kernels(options)
     code = 0
     for path in options.configs:
         try:
