@@ -17,7 +17,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.image import imread
 
@@ -59,7 +59,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def to_tensorboard(record: Any, folder: Path) -> str:
+def to_tensorboard(record: "Record", folder: Path) -> str:
     """Writes event files to FOLDER/NAME."""
     writer_class = _require("tensorboardX", "tensorboard").SummaryWriter
     own = _new_folder(folder / record.name)
@@ -86,7 +86,7 @@ def to_tensorboard(record: Any, folder: Path) -> str:
     return f"{own}: tensorboard --logdir {shlex.quote(os.fspath(folder))}"
 
 
-def to_mlflow(record: Any, folder: Path) -> str:
+def to_mlflow(record: "Record", folder: Path) -> str:
     """Logs a run in the experiment of its study, in the local store FOLDER: a file of SQLite, since
     MLflow refuses stores of plain files by default, and a folder of artifacts.
     """
@@ -104,12 +104,13 @@ def to_mlflow(record: Any, folder: Path) -> str:
     if client.search_runs([experiment], filter_string=f"tags.attnkernel = '{digest}'"):
         raise OutputError(f"{record.directory} is in {folder} already, in {record.study}")
     wanted = ("python", "platform", "precision", "git.commit")
-    words = {name: _text(record.meta[name]) for name in wanted if record.meta.get(name)}
-    words |= {k: str(v) for k, v in record.meta.items() if k.startswith("versions.")}
+    meta = flat(record.meta)
+    words = {name: _text(meta[name]) for name in wanted if meta.get(name)}
+    words |= {k: str(v) for k, v in meta.items() if k.startswith("versions.")}
     run = client.create_run(
         experiment,
         start_time=round(1000 * record.started),
-        tags={**words, "state": record.state, "attnkernel": digest},
+        tags={**words, "state": record.status["state"], "attnkernel": digest},
         run_name=record.name,
     ).info.run_id
     started, ended = (round(1000 * time) for time in (record.started, record.ended))
@@ -123,34 +124,28 @@ def to_mlflow(record: Any, folder: Path) -> str:
         entities.Param(_tag(name), _text(value)[:_MAX_PARAM])
         for name, value in record.config.items()
     ]
-    for some in _batches(metrics, _BATCH["metrics"]):
-        client.log_batch(run, metrics=some)
-    for some in _batches(params, _BATCH["params"]):
-        client.log_batch(run, params=some)
+    for what, items in (("metrics", metrics), ("params", params)):
+        for first in range(0, len(items), _BATCH[what]):
+            client.log_batch(run, **{what: items[first : first + _BATCH[what]]})
     for name in ("config.yaml", "summary.json", "output.log", "report.html"):
         if (record.directory / name).is_file():
             client.log_artifact(run, os.fspath(record.directory / name))
     for figure in record.figures:
         client.log_artifact(run, os.fspath(figure), "figures")
-    status = "FINISHED" if record.state == "done" else "FAILED"
+    status = "FINISHED" if record.status["state"] == "done" else "FAILED"
     client.set_terminated(run, status=status, end_time=ended)
     uri = shlex.quote(f"sqlite:///{os.fspath(store[0])}")
     return f"{record.name} in {record.study}: mlflow ui --backend-store-uri {uri}"
 
 
-def _batches(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
-    """Returns the items, `size` at a time."""
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def to_csv(record: Any, folder: Path) -> str:
+def to_csv(record: "Record", folder: Path) -> str:
     """Writes `config.csv`, `metrics.csv` and `summary.csv` to FOLDER/NAME."""
     own = _new_folder(folder / record.name)
-    columns = list(dict.fromkeys(["step", "member", *(k for row in record.rows for k in row)]))
+    columns = list(dict.fromkeys(["step", "member", *(k for row in record.lines for k in row)]))
     _write_table(
-        own / "metrics.csv", columns, [[row.get(k) for k in columns] for row in record.rows]
+        own / "metrics.csv", columns, [[row.get(k) for k in columns] for row in record.lines]
     )
-    for name, values in (("config", record.config), ("summary", record.summary)):
+    for name, values in (("config", record.config), ("summary", flat(record.summary))):
         rows = [[key, _text(value)] for key, value in values.items()]
         _write_table(own / f"{name}.csv", ["name", "value"], rows)
     return f"{own}: config.csv, metrics.csv, summary.csv"
@@ -164,33 +159,33 @@ def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any
         writer.writerows(rows)
 
 
-class Record(NamedTuple):
-    """What is exported of a run."""
+class Record(Result):
+    """What is exported of a run; one that did not end well has what is there, and its state.
 
-    name: str  # the last two parts of its directory
-    study: str
-    directory: Path
-    state: str
-    config: dict[str, Any]  # by dotted field
-    rows: list[dict[str, Any]]  # of the metrics: step, member, numbers
-    series: dict[str, list[tuple[int, float]]]  # of each number and member: steps and values
-    summary: dict[str, Any]  # by dotted name, words too
-    started: float  # seconds since 1970
-    ended: float
-    meta: dict[str, Any]  # by dotted name
+    **Raises:** `OutputError`, `ConfigError`.
+    """
 
-    @property
-    def numbers(self) -> dict[str, float]:
-        """The numbers of the summary."""
-        return {name: float(value) for name, value in self.summary.items() if is_number(value)}
+    def __init__(self, run: Path):
+        super().__init__(run)
+        if self.status["state"] == "damaged":
+            raise OutputError(f"{run} is damaged: {self.status['reason']}")
+        self.name = "/".join(run.resolve().parts[-2:])
+        self.study = str(self.config.get("study"))
+        self.lines: list[dict[str, Any]] = []  # of the metrics: step, member, numbers
+        self.series: dict[str, list[tuple[int, float]]] = {}  # of each number and member
+        for step, member, values in self.rows():
+            numbers = flat(values)  # those of a list by name and place
+            self.lines.append({"step": step, "member": member, **numbers})
+            for name, value in numbers.items():
+                if is_number(value):
+                    points = self.series.setdefault(f"{name}/{member}", [])
+                    points.append((int(step), float(value)))
+        self.started = _seconds(self.meta.get("started"))
+        self.ended = _seconds(self.meta.get("ended"), self.started)
+        self.figures = sorted(run.glob("figures/*.png"))
 
-    @property
-    def figures(self) -> list[Path]:
-        """The figures as PNG."""
-        return sorted(self.directory.glob("figures/*.png"))
 
-
-WRITERS: Mapping[str, Callable[[Any, Path], str]] = {
+WRITERS: Mapping[str, Callable[[Record, Path], str]] = {
     "tensorboard": to_tensorboard,
     "mlflow": to_mlflow,
     "csv": to_csv,
@@ -205,7 +200,7 @@ def export(runs: Sequence[Path], target: str, out: Path | None) -> list[str]:
     and for an export that is there.
     """
     folder = Path("results") / target if out is None else out
-    records = [read_record(run) for run in runs]
+    records = [Record(run) for run in runs]
     names = [record.name for record in records]
     if twice := [name for name in names if names.count(name) > 1]:
         raise OutputError(f"two of these runs are named {twice[0]}: export them to two folders")
@@ -214,39 +209,6 @@ def export(runs: Sequence[Path], target: str, out: Path | None) -> list[str]:
     except OSError as error:
         where = error.filename or folder
         raise OutputError(f"{where} cannot be written: {error.strerror or error}") from None
-
-
-def read_record(run: Path) -> Record:
-    """Reads a run; one that did not end well has what is there, and its state.
-
-    **Raises:** `OutputError`, `ConfigError`.
-    """
-    result = Result(run)
-    state = result.status["state"]
-    if state == "damaged":
-        raise OutputError(f"{run} is damaged: {result.status['reason']}")
-    rows, series = [], {}
-    for step, member, values in result.rows():
-        numbers = flat(values)  # those of a list by name and place
-        rows.append({"step": step, "member": member, **numbers})
-        for name, value in numbers.items():
-            if is_number(value):
-                series.setdefault(f"{name}/{member}", []).append((int(step), float(value)))
-    meta = result.meta
-    started = _seconds(meta.get("started"))
-    return Record(
-        "/".join(run.resolve().parts[-2:]),
-        str(result.config.get("study")),
-        run,
-        state,
-        result.config,
-        rows,
-        series,
-        flat(result.summary),
-        started,
-        _seconds(meta.get("ended"), started),
-        flat(meta),
-    )
 
 
 def _seconds(time: Any, default: float = 0.0) -> float:
