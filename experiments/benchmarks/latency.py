@@ -18,7 +18,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import FieldError, Positive
-from ..reports import legend, subplots
+from ..reports import legend, looks_of, subplots
 from ..runs import Run
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, SelfTimed, agreement, medians, optional_import
@@ -45,7 +45,7 @@ from .first_calls import (
 )
 from .fresh_process import Latency, measure
 from .r_scripts import timed_script
-from .reports import looks_of, number, ratio, target
+from .reports import number, ratio, target
 
 CACHED = ", from disk"
 CONTENDERS = (OURS, OURS + CACHED, FLOAT64, ORDER_0, EQUINOX, EQUINOX + CACHED, STATSMODELS)

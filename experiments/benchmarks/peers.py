@@ -16,13 +16,13 @@ from pydantic import Field
 from attnkernel.plot import GREY, ink
 
 from ..config import Bundled, FieldError, Positive
-from ..reports import legend, subplots
+from ..reports import legend, looks_of, subplots
 from ..runs import Run
 from ..studies import Keys, load
 from .benchmark import Benchmark, Results
 from .driver import Case
 from .regressors import BOTH, KERNEL_REGRESSOR, OURS, Prediction, Regressor, regressors
-from .reports import looks_of, target
+from .reports import target
 from .scikit_learn_data import ScikitLearn
 
 CLOSE = 1.01  # errors within one hundredth count as equal

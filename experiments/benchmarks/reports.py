@@ -1,6 +1,5 @@
 """Reports of benchmarks: ratios, unavailable contenders, targets, lines and bars."""
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 
 import attnkernel as ak
 
-from ..reports import label_outer, legend, panels, subplots
+from ..reports import label_outer, legend, looks_of, panels, subplots
 from ..runs import Run
 
 MAX_TICKS = 6  # up to this number of sizes, each has a tick
@@ -44,15 +43,6 @@ def ratios(
     """By label of the row, the ratios that exist, for a target."""
     found = {row["label"]: ratio(values(row), name, reference) for row in rows}
     return {label: value for label, value in found.items() if value is not None}
-
-
-def looks_of(contenders: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """A colour and a marker for each contender, as arguments of `Axes.plot`."""
-    colors = itertools.cycle(ak.plot.STYLE["axes.prop_cycle"].by_key()["color"])
-    return {
-        name: {"color": color, "marker": marker}
-        for name, color, marker in zip(contenders, colors, itertools.cycle("o^Dvsx+"), strict=False)
-    }
 
 
 def draw_lines(

@@ -4,12 +4,14 @@
 from .figures import (
     draw_curves,
     draw_fits,
+    facets,
     heat_map,
     label_outer,
     legend,
+    looks_of,
     panels,
     smoothing_verdicts,
     subplots,
 )
 from .number_labels import labels
-from .predictions import Claim, half_width, judge, mean_of, of_interval, write_predictions
+from .predictions import Claim, half_width, judge, judge_and_print, mean_of, of_interval

@@ -1,6 +1,7 @@
 """Figures of several panels that share their axes."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,27 @@ def panels(number: int, *, width: float = 3.4, height: float = 2.5) -> tuple[Fig
     return figure, list(grid.ravel()[:number])
 
 
-def label_outer(axes: Sequence[Axes], x: str, y: str) -> None:
+def facets(
+    rows: Sequence[Any], columns: Sequence[Any], *, width: float, height: float, **options: Any
+) -> tuple[Figure, dict[tuple[Any, Any], Axes]]:
+    """A figure with a panel for each row and column, of this size in inches, by row and column."""
+    size = (1.4 + width * len(columns), 0.8 + height * len(rows))
+    figure, axes = subplots(
+        len(rows), len(columns), sharex=True, squeeze=False, figsize=size, **options
+    )
+    return figure, dict(zip(itertools.product(rows, columns), axes.flat, strict=True))
+
+
+def looks_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """A colour and a marker for each name, as arguments of `Axes.plot`."""
+    colors = itertools.cycle(ak.plot.STYLE["axes.prop_cycle"].by_key()["color"])
+    return {
+        name: {"color": color, "marker": marker}
+        for name, color, marker in zip(names, colors, "o^Dvsx+*Pdhp<", strict=False)
+    }
+
+
+def label_outer(axes: Iterable[Axes], x: str, y: str) -> None:
     """Axis labels at the left and the bottom of the figure only."""
     for ax in axes:
         ax.set(xlabel=ak.plot.literal(x), ylabel=ak.plot.literal(y))

@@ -46,13 +46,18 @@ def judge(
     return found
 
 
-def write_predictions(run: Run, predictions: list[dict[str, Any]]) -> None:
-    """Writes the table of the predictions."""
-    run.table(
+def judge_and_print(
+    run: Run, claims: Iterable[Claim], cases: Iterable[Any], name: Callable[[Any], str]
+) -> list[dict[str, Any]]:
+    """Returns the same, and prints its table."""
+    predictions = judge(claims, cases, name)
+    run.table_of(
         "Predicted beforehand",
-        ["", "held in", "not in"],
-        [
-            [one["claim"], str(len(one["held"])), "; ".join(one["failed"]) or "–"]
-            for one in predictions
-        ],
+        predictions,
+        {
+            "": "{claim}",
+            "held in": lambda one: str(len(one["held"])),
+            "not in": lambda one: "; ".join(one["failed"]) or "–",
+        },
     )
+    return predictions

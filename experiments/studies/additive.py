@@ -10,20 +10,17 @@ from typing import Annotated, Any, Literal
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
-from scipy import stats
 
 import attnkernel as ak
 
 from ..config import FieldError, Positive
-from ..reports import legend
+from ..reports import half_width, legend, looks_of, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
 METHODS = ("additive", "surface", "gradient boosting", "histogram boosting")
 MEANS = ("additive", "product", "pure interaction")
-LEVEL = 0.95  # of intervals over data sets
 MAX_STEPS = 60  # of the search for lengthscales: AICc is then within 1e-3 of its minimum
 Results = list[dict[str, Any]]
 
@@ -101,16 +98,15 @@ class Additive(Study):
 
     def _draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
         """Draws the errors of all methods, a panel for each mean; saves the figure."""
-        figure = Figure(figsize=(9.4, 3.5))
-        panels, arrays = figure.subplots(1, len(MEANS), sharey=True), {}
-        colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREY, ak.plot.GREEN)
+        figure, panels = subplots(1, len(MEANS), sharey=True, figsize=(9.4, 3.5))
+        arrays = {}
         places = list(itertools.product(self.rows, self.dims))
         for ax, mean in zip(panels, MEANS, strict=True):
             here = [row for row in rows if row["mean"] == mean]
-            for i, (name, marker, color) in enumerate(zip(METHODS, "osD^", colors, strict=True)):
+            for i, (name, look) in enumerate(looks_of(METHODS).items()):
                 error, half = (np.array([row[f"{name}{of}"] for row in here]) for of in ("", " ±"))
                 at = np.arange(len(places)) + 0.13 * (i - 1.5)
-                ax.errorbar(at, error, half, fmt=marker, color=color, label=name, markersize=4.5)
+                ax.errorbar(at, error, half, linestyle="none", **look, label=name, markersize=4.5)
                 key = f"{mean}_{name}".replace(" ", "_")
                 arrays |= {key: error, f"{key}_half_width": half}
             ax.set_xticks(range(len(places)), [f"n = {n}\nd = {dim}" for n, dim in places])
@@ -125,14 +121,13 @@ class Additive(Study):
 def _intervals(rows: Results) -> dict[str, float]:
     """Returns the mean error of each method, and the geometric mean of its ratio to that of the
     additive fit, with intervals of Student's t over data sets."""
-    quantile = stats.t.ppf(0.5 + 0.5 * LEVEL, len(rows) - 1) / np.sqrt(len(rows))
     found = {}
     for name in METHODS:
         errors = np.array([row[name] for row in rows])
-        found |= {name: float(np.mean(errors)), f"{name} ±": quantile * np.std(errors, ddof=1)}
+        found |= {name: float(np.mean(errors)), f"{name} ±": half_width(errors)}
     for name in METHODS[1:]:
         logs = np.log([row[name] / row[METHODS[0]] for row in rows])
-        centre, half = np.mean(logs), quantile * np.std(logs, ddof=1)
+        centre, half = np.mean(logs), half_width(logs)
         ends = {"": centre, " lower": centre - half, " upper": centre + half}
         found |= {f"{name} ratio{end}": np.exp(value) for end, value in ends.items()}
     return {name: float(value) for name, value in found.items()}

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import half_width, subplots
+from ..reports import half_width, looks_of, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .recall_layers import LAYERS
 from .study import Study
@@ -228,13 +228,6 @@ def paired_differences(rows: list[dict[str, Any]], pairs: list[int]) -> list[dic
 def draw_accuracies(run: Run, rows: list[dict[str, Any]], study: AssociativeRecall) -> None:
     """Accuracy against the number of pairs: attention left, recurrent layers right."""
     figure, axes = subplots(1, 2, sharey=True, figsize=(8.4, 3.4))
-    looks = [
-        ("o-", ak.plot.BLUE),
-        ("s--", ak.plot.ORANGE),
-        ("^:", ak.plot.GREEN),
-        ("D-.", ak.plot.PURPLE),
-        ("v-", ak.plot.ink()),
-    ]
     is_attention = {"softmax", "window", "order 1"}
     titles = (
         "attention: all rows are kept",
@@ -242,9 +235,10 @@ def draw_accuracies(run: Run, rows: list[dict[str, Any]], study: AssociativeReca
     )
     for ax, wanted, title in zip(axes, (True, False), titles, strict=True):
         here = [row for row in rows if (row["layer"] in is_attention) == wanted]
-        for row, (style, color) in zip(here, looks, strict=False):
-            look = {"fmt": style, "color": color, "label": row["layer"], "capsize": 2}
-            ax.errorbar(study.pairs, row["accuracy"], row["half_width"], **look, markersize=4)
+        looks = looks_of(row["layer"] for row in here)
+        for row in here:
+            look = {**looks[row["layer"]], "label": row["layer"], "capsize": 2, "markersize": 4}
+            ax.errorbar(study.pairs, row["accuracy"], row["half_width"], **look)
         ax.axhline(1 / study.value_tokens, color=ak.plot.GREY, linewidth=0.8)
         ax.set(xscale="log", xlabel="pairs in the sequence", title=title, ylim=(-0.03, 1.05))
         ax.set_xticks(study.pairs, map(str, study.pairs))

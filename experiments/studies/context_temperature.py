@@ -12,26 +12,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import Claim, judge, legend, mean_of, of_interval, subplots, write_predictions
+from ..reports import (
+    Claim,
+    facets,
+    judge_and_print,
+    legend,
+    looks_of,
+    mean_of,
+    of_interval,
+    subplots,
+)
 from ..runs import NO_MONITOR, Monitor, Run
 from .context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 from .study import Study
 
 FIXED, HOLD_OUT, LEAVE_ONE_OUT = "fixed", "hold-out", "leave-one-out"
 OF_CASE, OF_PROMPT = "best of the case", "best of the prompt"
-ARRAYS = {
-    FIXED: "fixed",
-    IN_N: "first_order_in_n",
-    HOLD_OUT: "hold_out",
-    LEAVE_ONE_OUT: "leave_one_out",
-    OF_CASE: "best_of_case",
-}
 
 
 def draw_errors(
@@ -83,28 +84,22 @@ def draw_choices(run: Run, rows: list[dict[str, Any]]) -> None:
     """The error of each choice over that of the best of the prompt, a panel for each length."""
     lengths = sorted({row["n"] for row in rows})
     names = list(dict.fromkeys(row["case"] for row in rows))
-    figure = Figure(figsize=(1.8 + 2.9 * len(lengths), 3.8))
-    axes = figure.subplots(1, len(lengths), sharey=True, squeeze=False)[0]
-    looks = {
-        FIXED: ("s", ak.plot.BLUE),
-        IN_N: ("^", ak.plot.PURPLE),
-        HOLD_OUT: ("v", ak.plot.ink()),
-        LEAVE_ONE_OUT: ("o", ak.plot.ORANGE),
-        OF_CASE: ("D", ak.plot.GREEN),
-    }
+    figure, axes = facets([0], lengths, width=2.9, height=3.0, sharey=True)
+    choices = (LEAVE_ONE_OUT, FIXED, IN_N, HOLD_OUT, OF_CASE)
     arrays = {}
-    for ax, n in zip(axes, lengths, strict=True):
+    for (_, n), ax in axes.items():
         here = {row["case"]: row["error"] for row in rows if row["n"] == n}
-        for place, (choice, (marker, color)) in enumerate(looks.items()):
+        for place, (choice, look) in enumerate(looks_of(choices).items()):
             ratios = [here[c][choice]["mean"] / here[c][OF_PROMPT]["mean"] for c in names]
             at = np.arange(len(names)) + 0.13 * (place - 2)
-            ax.plot(ratios, at, marker, color=color, markersize=5, label=choice)
-            arrays[f"{ARRAYS[choice]}_{n}"] = np.array(ratios)
+            ax.plot(ratios, at, linestyle="none", **look, markersize=5, label=choice)
+            arrays[f"{choice}, {n} rows"] = np.array(ratios)
         ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
         ax.set(title=f"{n} rows", xlabel="error ÷ best of each prompt")
-    axes[0].set_yticks(np.arange(len(names)), names)
-    axes[0].invert_yaxis()
-    legend(figure, [axes[0]])
+    ax = figure.axes[0]
+    ax.set_yticks(np.arange(len(names)), names)
+    ax.invert_yaxis()
+    legend(figure, [ax])
     run.figure("choices", figure, **arrays)
 
 
@@ -162,7 +157,6 @@ class ContextTemperature(Study):
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = self.summarised(results)
-        predictions = judge(claims(), rows, _name)
         draw_errors(run, results, rows, self.cases(), self.grid())
         draw_choices(run, rows)
         choices: dict[str, Any] = {
@@ -183,7 +177,7 @@ class ContextTemperature(Study):
             | {name: f"{{in_closed_form[{name}]:.2f}}" for name in (IN_TAU, IN_N)}
             | {name: quartiles.format(name) for name in CRITERIA},
         )
-        write_predictions(run, predictions)
+        predictions = judge_and_print(run, claims(), rows, _name)
         run.summary({"rows": rows, "predictions": predictions})
 
     def summarised(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:

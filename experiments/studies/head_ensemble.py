@@ -4,6 +4,7 @@ D coordinates are divided among H heads of $d_k = D / H$. Many small heads have 
 large ones less bias.
 """
 
+import operator
 from typing import Annotated, Any, Literal
 
 import jax
@@ -15,7 +16,15 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import FieldError, Positive
-from ..reports import Claim, judge, legend, mean_of, of_interval, subplots, write_predictions
+from ..reports import (
+    Claim,
+    facets,
+    judge_and_print,
+    label_outer,
+    legend,
+    mean_of,
+    of_interval,
+)
 from ..runs import NO_MONITOR, Monitor, Run
 from .head_errors import FUNCTIONS, Decomposition, Function, fit_data_sets
 from .study import Study
@@ -99,8 +108,8 @@ class HeadEnsemble(Study):
             {"function": "{function}", "rows": "{n}", "d_k, equal weights": "{equal}"}
             | {"d_k, weights by leave-one-out": "{weighted}"},
         )
-        predictions = judge(claims(max(self.rows)), [*rows, *best], lambda row: row["name"])
-        write_predictions(run, predictions)
+        cases, name_of = [*rows, *best], operator.itemgetter("name")
+        predictions = judge_and_print(run, claims(max(self.rows)), cases, name_of)
         draw_terms(run, rows)
         run.summary({"rows": rows, "best": best, "predictions": predictions})
 
@@ -191,22 +200,14 @@ def draw_terms(run: Run, rows: list[dict[str, Any]]) -> None:
     """The terms of the error against the number of heads, by function and number of rows."""
     functions = list(dict.fromkeys(row["function"] for row in rows))
     lengths = sorted({row["n"] for row in rows})
-    figure, axes = subplots(
-        len(functions),
-        len(lengths),
-        sharex=True,
-        sharey="row",
-        squeeze=False,
-        figsize=(1.4 + 2.8 * len(lengths), 0.8 + 2.4 * len(functions)),
-    )
+    figure, axes = facets(functions, lengths, width=2.8, height=2.4, sharey="row")
     parts = {
         "bias": ("bias²", ak.plot.BLUE, ""),
         "variance": ("variance ÷ heads", ak.plot.GREEN, "///"),
         "covariance": ("covariance", ak.plot.PURPLE, "..."),
     }
     arrays: dict[str, Any] = {}
-    for (i, name), (j, n) in ((a, b) for a in enumerate(functions) for b in enumerate(lengths)):
-        ax = axes[i, j]
+    for (name, n), ax in axes.items():
         here = [row for row in rows if (row["function"], row["n"]) == (name, n)]
         at, below = np.arange(len(here)), np.zeros(len(here))
         for part, (label, color, hatch) in parts.items():
@@ -219,9 +220,6 @@ def draw_terms(run: Run, rows: list[dict[str, Any]]) -> None:
         arrays[f"{name.replace(' ', '_')}_{n}_weighted"] = weighted
         ax.set(title=f"{name}, {n} rows")
         ax.set_xticks(at, [f"{row['heads']} of {row['size']}" for row in here])
-    for ax in axes[-1]:
-        ax.set_xlabel("heads of d_k columns")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("squared error")
-    legend(figure, [axes[0, 0]])
+    label_outer(axes.values(), "heads of d_k columns", "squared error")
+    legend(figure, list(axes.values())[:1])
     run.figure("terms", figure, **arrays)

@@ -7,6 +7,7 @@ context alone, and with the best window of all tasks of a kind.
 """
 
 import functools
+import operator
 from typing import Annotated, Any, Literal
 
 import equinox as eqx
@@ -19,7 +20,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import judge, mean_of, of_interval, write_predictions
+from ..reports import judge_and_print, mean_of, of_interval
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 from .training import sizes, train
@@ -184,8 +185,8 @@ class LearnedWindow(Study):
             warps,
             {"L": "{lengthscale:g}", "σ": "{noise:g}", "power": "{power:.2f}"},
         )
-        predictions = judge(CLAIMS, [*rows, *powers, *directions, *warps], lambda row: row["name"])
-        write_predictions(run, predictions)
+        cases, name_of = [*rows, *powers, *directions, *warps], operator.itemgetter("name")
+        predictions = judge_and_print(run, CLAIMS, cases, name_of)
         draw_windows(run, rows, powers)
         found = {"rows": rows, "powers": powers, "directions": directions, "warps": warps}
         run.summary(found | {"predictions": predictions})

@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import legend, subplots
+from ..reports import legend, looks_of, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -70,17 +70,12 @@ class Robust(Study):
         x = np.linspace(-3.0, 3.0, self.n)
         y, curves = results["labels"][0, place], results["curves"][0, place]
         left.plot(x, y, ".", color=ak.plot.ink(), markersize=3, alpha=0.5)
-        looks = zip(
-            METHODS,
-            ("--", "-.", "-", ":"),
-            "Xsov",
-            (ak.plot.ORANGE, ak.plot.PURPLE, ak.plot.BLUE, ak.plot.ink()),
-            strict=True,
-        )
-        for i, (name, line, marker, color) in enumerate(looks):
-            left.plot(x, curves[i], line, color=color, label=name)
-            shares = 100 * np.asarray(self.shares)
-            right.plot(shares, error[:, i], line + marker, color=color, label=name, markersize=4)
+        shares = 100 * np.asarray(self.shares)
+        lines = zip(looks_of(METHODS).items(), ("--", "-.", "-", ":"), strict=True)
+        for i, ((name, look), line) in enumerate(lines):
+            look |= {"linestyle": line, "label": name, "markersize": 4}
+            left.plot(x, curves[i], **look, markevery=len(x))
+            right.plot(shares, error[:, i], **look)
         left.set(xlabel="x", ylabel="y", title=f"one data set, {self.shares[place]:.0%} moved")
         right.set(xlabel="outliers, %", ylabel="error of the fit", yscale="log")
         ratio = f"{error[place, 2] / error[0, 2]:.2f} × the error without outliers"

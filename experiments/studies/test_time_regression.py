@@ -19,7 +19,15 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import Claim, half_width, judge, legend, subplots, write_predictions
+from ..reports import (
+    Claim,
+    facets,
+    half_width,
+    judge_and_print,
+    label_outer,
+    legend,
+    looks_of,
+)
 from ..runs import NO_MONITOR, Monitor, Run
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
 from .study import Study
@@ -134,7 +142,6 @@ class TestTimeRegression(Study):
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = [self.summarised(found) for found in results]
-        predictions = judge(claims(), rows, _name)
         draw_errors(run, rows, self)
         for row in rows:
             run.table_of(
@@ -142,7 +149,7 @@ class TestTimeRegression(Study):
                 [{"layer": name, **one} for name, one in row["layers"].items()],
                 COLUMNS,
             )
-        write_predictions(run, predictions)
+        predictions = judge_and_print(run, claims(), rows, _name)
         run.summary({"rows": rows, "predictions": predictions})
 
     def summarised(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -247,38 +254,27 @@ def claims() -> list[Claim]:
 
 def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression) -> None:
     """The ratio of each layer's error to the oracle's, a panel for each function and noise."""
-    shape = len(study.functions), len(study.noises)
-    figure, axes = subplots(
-        *shape,
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        figsize=(1.4 + 3.4 * shape[1], 0.8 + 3.0 * shape[0]),
-    )
+    functions, noises = study.functions, study.noises
+    figure, axes = facets(functions, noises, width=3.4, height=3.0, sharey=True)
     names, arrays = list(LAYERS), {}
-    colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE, ak.plot.ink())
-    looks = list(zip(("o", "s", "^", "D", "v"), colors, strict=True))
-    for (i, function), (j, noise) in (
-        (a, b) for a in enumerate(study.functions) for b in enumerate(study.noises)
-    ):
-        ax = axes[i, j]
+    for (function, noise), ax in axes.items():
         here = [row for row in rows if (row["function"], row["noise"]) == (function, noise)]
-        for place, row in enumerate(here):
+        looks = looks_of(f"speed {row['speed']:g}" for row in here)
+        for place, (row, (label, look)) in enumerate(zip(here, looks.items(), strict=True)):
             ratios, widths = (
                 np.array([row["layers"][name][part] for name in names])
                 for part in ("ratio", "ratio_half_width")
             )
-            marker, color = looks[place % len(looks)]
             at = np.arange(len(names)) + 0.22 * (place - (len(here) - 1) / 2)
-            look = {"fmt": marker, "color": color, "markersize": 4, "linewidth": 1.0}
+            look |= {"linestyle": "none", "markersize": 4, "elinewidth": 1.0}
             ends = np.minimum(widths, 0.9 * ratios)
-            ax.errorbar(ratios, at, xerr=ends, label=f"speed {row['speed']:g}", **look)
-            arrays[f"{function}_{j}_{place}"] = np.stack([ratios, widths])
+            ax.errorbar(ratios, at, xerr=ends, label=label, **look)
+            arrays[f"{function}_{noises.index(noise)}_{place}"] = np.stack([ratios, widths])
         ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
         ax.set(xscale="log", title=f"{STYLES[function]}, noise {noise:g}")
         ax.set_yticks(np.arange(len(names)), names)
-    axes[0, 0].invert_yaxis()
-    for ax in axes[-1]:
-        ax.set_xlabel("squared error ÷ oracle's")
-    legend(figure, [axes[0, 0]])
+    ax = figure.axes[0]
+    ax.invert_yaxis()
+    label_outer(axes.values(), "squared error ÷ oracle's", "")
+    legend(figure, [ax])
     run.figure("errors", figure, **arrays)

@@ -6,7 +6,7 @@ import numpy as np
 
 import attnkernel as ak
 
-from ..reports import Claim, legend, subplots
+from ..reports import Claim, facets, label_outer, legend
 from ..runs import Run
 
 EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window
@@ -69,19 +69,11 @@ def draw_windows(run: Run, rows: list[dict[str, Any]], powers: list[dict[str, An
     """Windows against the length of the context, a panel for each order and noise."""
     orders = sorted({row["order"] for row in rows})
     noises = sorted({row["noise"] for row in rows})
-    figure, axes = subplots(
-        len(orders),
-        len(noises),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        figsize=(1.4 + 2.9 * len(noises), 0.8 + 2.8 * len(orders)),
-    )
+    figure, axes = facets(orders, noises, width=2.9, height=2.8, sharey=True)
     colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE, ak.plot.ink())
     lines = ("-", "--", ":", "-.")
     arrays: dict[str, Any] = {}
-    for (i, order), (j, noise) in ((a, b) for a in enumerate(orders) for b in enumerate(noises)):
-        ax = axes[i, j]
+    for (order, noise), ax in axes.items():
         here = [row for row in rows if (row["order"], row["noise"]) == (order, noise)]
         for place, lengthscale in enumerate(sorted({row["lengthscale"] for row in here})):
             of_kind = [row for row in here if row["lengthscale"] == lengthscale]
@@ -105,14 +97,12 @@ def draw_windows(run: Run, rows: list[dict[str, Any]], powers: list[dict[str, An
             key = f"order{order}_noise{noise:g}_L{lengthscale:g}"
             arrays[key] = np.stack([n, learned, best, left_out, *ends])
         ax.set(xscale="log", yscale="log", title=f"order {order}, σ = {noise:g}")
-    grey = ak.plot.ink()
-    axes[0, 0].plot([], [], "x", color=grey, label="best of its kind")
-    axes[0, 0].plot([], [], "s", color=grey, markersize=3, label="leave-one-out, middle half")
-    for ax in axes[-1]:
-        ax.set_xlabel("rows of the context")
-        ax.set_xticks(sorted({row["n"] for row in rows}), sorted({row["n"] for row in rows}))
-        ax.minorticks_off()
-    for ax in axes[:, 0]:
-        ax.set_ylabel("window ℓ")
-    legend(figure, [axes[0, 0]])
+    grey, n = ak.plot.ink(), sorted({row["n"] for row in rows})
+    ax = figure.axes[0]
+    ax.plot([], [], "x", color=grey, label="best of its kind")
+    ax.plot([], [], "s", color=grey, markersize=3, label="leave-one-out, middle half")
+    ax.set_xticks(n, n)
+    ax.minorticks_off()
+    label_outer(axes.values(), "rows of the context", "window ℓ")
+    legend(figure, [ax])
     run.figure("windows", figure, **arrays)
