@@ -15,30 +15,8 @@ from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
 from ..runs import Monitor, Run
-from .attention_contenders import (
-    BACKWARD,
-    CONTENDERS,
-    FORWARD,
-    JAX_NN,
-    OURS,
-    TORCH,
-    WORKS,
-    draw_arrays,
-    in_words,
-    make,
-    one_call,
-)
+from . import attention_contenders as work, driver
 from .benchmark import Benchmark, Results
-from .driver import (
-    GIB,
-    MIB,
-    Case,
-    Unavailable,
-    agree,
-    growth_of_later_call,
-    growth_of_memory,
-    in_fresh_process,
-)
 from .reports import draw_bars, note_unavailable, ratios, target
 
 MEMORY = ("growth_bytes", "later_growth_bytes")  # of the first call, and of a later one
@@ -55,44 +33,46 @@ class BenchAttention(Benchmark):
     )
     heads: int = Field(default=8, ge=1, le=1000)
     dim: int = Field(default=64, ge=1, le=1000)
-    compared: ClassVar = CONTENDERS
+    compared: ClassVar = work.CONTENDERS
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"
 
     def places(self) -> Iterable[tuple[int, bool, str]]:
-        return itertools.product(sorted(set(self.length)), (False, True), (FORWARD, BACKWARD))
+        return itertools.product(
+            sorted(set(self.length)), (False, True), (work.FORWARD, work.BACKWARD)
+        )
 
-    def make_case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> Case:
+    def make_case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> driver.Case:
         """Returns the `Case` that times every contender's attention between `length` tokens, causal
         or full; `phase`: "forward", or "+ backward" for gradients too.
         """
-        arrays = draw_arrays(self.heads, length, self.dim, self.seed)
-        max_bytes = self.max_memory_gib * GIB
-        return Case(
+        arrays = work.draw_arrays(self.heads, length, self.dim, self.seed)
+        max_bytes = self.max_memory_gib * driver.GIB
+        return driver.Case(
             {"length": length, "causal": causal, "phase": phase},
-            f"T = {length}, {in_words(causal, phase)}",
+            f"T = {length}, {work.in_words(causal, phase)}",
             {
-                name: functools.partial(make, name, causal, phase, arrays, max_bytes)
-                for name in CONTENDERS
+                name: functools.partial(work.make, name, causal, phase, arrays, max_bytes)
+                for name in work.CONTENDERS
             },
-            agree(OURS, 1e-4),
+            driver.agree(work.OURS, 1e-4),
         )
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         """Memory over the idle process: bytes of the first call, which compiles, and of a later
         one."""
-        places = list(itertools.product(WORKS, CONTENDERS)) if self.memory_length else []
+        places = list(itertools.product(work.WORKS, work.CONTENDERS)) if self.memory_length else []
 
         def measure_memory(i: int) -> dict[str, Any]:
             (causal, phase), name = places[i]
             sizes = (self.heads, self.memory_length, self.dim, self.seed)
-            call = (one_call, name, causal, phase, sizes, self.max_memory_gib * GIB)
+            call = (work.one_call, name, causal, phase, sizes, self.max_memory_gib * driver.GIB)
             row = {"contender": name, "length": self.memory_length}
             row |= {"causal": causal, "phase": phase}
             try:
-                grown, _ = in_fresh_process(growth_of_memory, self.precision, *call)
-                later = in_fresh_process(growth_of_later_call, self.precision, *call)
-            except Unavailable as reason:
+                grown, _ = driver.in_fresh_process(driver.growth_of_memory, self.precision, *call)
+                later = driver.in_fresh_process(driver.growth_of_later_call, self.precision, *call)
+            except driver.Unavailable as reason:
                 return row | dict.fromkeys(MEMORY) | {"unavailable": str(reason)}
             return row | dict(zip(MEMORY, (grown, later), strict=True)) | {"unavailable": None}
 
@@ -102,21 +82,23 @@ class BenchAttention(Benchmark):
     def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Operations a second of the products of matrices; causal: of the allowed pairs."""
         pairs = row["length"] * (row["length"] + 1) / 2 if row["causal"] else row["length"] ** 2
-        operations = self.heads * pairs * (4 if row["phase"] == FORWARD else 14) * self.dim
-        return {"Gflop/s": f"{operations / row['median'][OURS] / 1e9:.0f}"}
+        operations = self.heads * pairs * (4 if row["phase"] == work.FORWARD else 14) * self.dim
+        return {"Gflop/s": f"{operations / row['median'][work.OURS] / 1e9:.0f}"}
 
     def panel(self, row: Mapping[str, Any]) -> str:
         return _work(row)
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         table, grown = results.table, _memory_by_contender(results, "growth_bytes")
-        later = _memory_by_contender(results, "later_growth_bytes").get(OURS, {})
+        later = _memory_by_contender(results, "later_growth_bytes").get(work.OURS, {})
         saved = {
-            work: grown[JAX_NN][work] / ours
-            for work, ours in grown.get(OURS, {}).items()
-            if work in grown.get(JAX_NN, {})
+            what: grown[work.JAX_NN][what] / ours
+            for what, ours in grown.get(work.OURS, {}).items()
+            if what in grown.get(work.JAX_NN, {})
         }
-        times = {(row["length"], row["phase"], row["causal"]): row["median"][OURS] for row in table}
+        times = {
+            (row["length"], row["phase"], row["causal"]): row["median"][work.OURS] for row in table
+        }
         causal_part = {
             f"T = {length}, {phase}": times[length, phase, True] / spent
             for (length, phase, causal), spent in times.items()
@@ -124,9 +106,9 @@ class BenchAttention(Benchmark):
         }
 
         def of_torch(causal: bool) -> dict[str, float]:
-            return ratios((row for row in table if row["causal"] == causal), TORCH, OURS)
+            return ratios((row for row in table if row["causal"] == causal), work.TORCH, work.OURS)
 
-        at_4096 = ratios((row for row in table if row["length"] == 4096), JAX_NN, OURS)
+        at_4096 = ratios((row for row in table if row["length"] == 4096), work.JAX_NN, work.OURS)
         return [
             target("times as fast as jax.nn, T = 4096", 4.0, at_4096),
             target(f"times less memory than jax.nn, T = {self.memory_length}", 10.0, saved),
@@ -142,7 +124,7 @@ class BenchAttention(Benchmark):
             for row in results.more["memory"]
             if row["unavailable"] is not None
         ]
-        note_unavailable(run, missing, len(WORKS))
+        note_unavailable(run, missing, len(work.WORKS))
         super().print_tables(results, run)
 
     def draw(self, results: Results, run: Run) -> None:
@@ -160,9 +142,9 @@ def _memory_by_contender(results: Results, of_call: str) -> dict[str, dict[str, 
     found: dict[str, dict[str, float]] = {}
     for row in results.more["memory"]:
         if row[of_call] is not None:
-            found.setdefault(row["contender"], {})[_work(row)] = row[of_call] / MIB
+            found.setdefault(row["contender"], {})[_work(row)] = row[of_call] / driver.MIB
     return found
 
 
 def _work(row: Mapping[str, Any]) -> str:
-    return in_words(row["causal"], row["phase"])
+    return work.in_words(row["causal"], row["phase"])

@@ -20,6 +20,9 @@ PACKAGES = {  # of contenders that need not be installed
 }
 NP, KERNSMOOTH, LOCFIT = "R: np", "R: KernSmooth", "R: locfit"
 R_PACKAGES = {NP: "np", KERNSMOOTH: "KernSmooth", LOCFIT: "locfit"}
+CACHED = ", from disk"
+CONTENDERS = (OURS, OURS + CACHED, FLOAT64, ORDER_0, EQUINOX, EQUINOX + CACHED, STATSMODELS)
+CONTENDERS += (LOWESS, NEIGHBOURS, PROCESS, NP, KERNSMOOTH, LOCFIT)
 CPU, WALL, PROGRAMS, MEMORY = "CPU seconds", "seconds", "programs", "growth of memory"
 
 SETUP = """

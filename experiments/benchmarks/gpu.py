@@ -23,21 +23,9 @@ import attnkernel as ak
 
 from ..config import Positive
 from ..runs import Monitor, Run
+from . import gpu_contenders as work
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, compiled, interleaved, medians
-from .gpu_contenders import (
-    ATTENTION,
-    BACKWARD,
-    FORWARD,
-    Job,
-    cudnn,
-    dense_xla,
-    error_from,
-    float64_reference,
-    keops_sums,
-    make_contender,
-    torch_attention,
-)
 
 PRECISIONS: dict[str, dict[str, Any]] = {  # arguments of a product of matrices
     "float32": {"dtype": jnp.float32, "precision": "highest"},
@@ -53,11 +41,11 @@ class BenchGPU(Benchmark):
     n: list[Annotated[int, Field(ge=64, le=2**22)]] = Field(
         default=[16_384, 65_536, 262_144], min_length=1
     )
-    jobs: list[Job] = Field(
+    jobs: list[work.Job] = Field(
         default=[
-            Job(score="Gaussian", dim=3),
-            Job(score="Gaussian", dim=64, dim_v=64),
-            Job(score="attention", dim=64, dim_v=64),
+            work.Job(score="Gaussian", dim=3),
+            work.Job(score="Gaussian", dim=64, dim_v=64),
+            work.Job(score="attention", dim=64, dim_v=64),
         ],
         min_length=1,
     )
@@ -83,8 +71,8 @@ class BenchGPU(Benchmark):
     along: ClassVar = "n"
     x_label: ClassVar = "points n"
 
-    def places(self) -> Iterable[tuple[Job, int, str]]:
-        return itertools.product(self.jobs, sorted(set(self.n)), (FORWARD, BACKWARD))
+    def places(self) -> Iterable[tuple[work.Job, int, str]]:
+        return itertools.product(self.jobs, sorted(set(self.n)), (work.FORWARD, work.BACKWARD))
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         return {
@@ -119,7 +107,7 @@ class BenchGPU(Benchmark):
     def panel(self, row: Mapping[str, Any]) -> str:
         return f"{row['job']}, {row['phase']}"
 
-    def make_case(self, key: PRNGKeyArray, job: Job, n: int, phase: str) -> Case:
+    def make_case(self, key: PRNGKeyArray, job: work.Job, n: int, phase: str) -> Case:
         """Returns the `Case` that times every contender on n queries and n keys, with the kernel
         and the dimensions of `job`; `phase`: "forward", or "+ backward" for gradients.
         """
@@ -132,12 +120,12 @@ class BenchGPU(Benchmark):
             def forward(q: Array, k: Array, v: Array) -> Array:
                 return ak.attend(q, k, v, kernel=job.kernel, prior=job.prior, method=method)
 
-            return make_contender(forward, phase, data, dtype, max_bytes)
+            return work.make_contender(forward, phase, data, dtype, max_bytes)
 
         def dense(dtype: Any, precision: str | None = None) -> Contender:
-            forward = functools.partial(dense_xla, job)
+            forward = functools.partial(work.dense_xla, job)
             with jax.default_matmul_precision(precision):
-                return make_contender(forward, phase, data, dtype, max_bytes)
+                return work.make_contender(forward, phase, data, dtype, max_bytes)
 
         makers: dict[str, Callable[[], Contender]] = {
             "Fused, bfloat16": lambda: ours(ak.methods.Fused(), jnp.bfloat16),
@@ -146,22 +134,22 @@ class BenchGPU(Benchmark):
             "dense XLA, tf32": lambda: dense(jnp.float32, "tensorfloat32"),
             "dense XLA, bfloat16": lambda: dense(jnp.bfloat16),
         }
-        if job.score == ATTENTION:
-            makers["cuDNN, bfloat16"] = lambda: make_contender(
-                cudnn, phase, data, jnp.bfloat16, max_bytes
+        if job.score == work.ATTENTION:
+            makers["cuDNN, bfloat16"] = lambda: work.make_contender(
+                work.cudnn, phase, data, jnp.bfloat16, max_bytes
             )
             for precision in ("float32", "bfloat16"):
                 makers[f"PyTorch, {precision}"] = functools.partial(
-                    torch_attention, phase, data, precision
+                    work.torch_attention, phase, data, precision
                 )
         else:
-            makers["KeOps, float32"] = lambda: keops_sums(job, phase, data)
+            makers["KeOps, float32"] = lambda: work.keops_sums(job, phase, data)
 
         def errors(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             """From float64 sums of the float32 data, or of these rounded to bfloat16."""
             given = {name: "bfloat16" if "bfloat16" in name else "float32" for name in results}
-            truth = {g: float64_reference(job, phase, data, g) for g in set(given.values())}
-            found = {name: error_from(results[name], truth[given[name]]) for name in results}
+            truth = {g: work.float64_reference(job, phase, data, g) for g in set(given.values())}
+            found = {name: work.error_from(results[name], truth[given[name]]) for name in results}
             return {"error": found, "operations": job.operations(n, phase)}
 
         fields = {"job": str(job), "n": n, "phase": phase}

@@ -20,36 +20,13 @@ import attnkernel as ak
 from ..config import FieldError, Positive
 from ..reports import legend, looks_of, subplots
 from ..runs import Run
+from . import first_calls as first
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, SelfTimed, agreement, medians, optional_import
-from .first_calls import (
-    CPU,
-    EQUINOX,
-    FLOAT64,
-    KERNSMOOTH,
-    LOCFIT,
-    LOWESS,
-    MEMORY,
-    NEIGHBOURS,
-    NP,
-    ORDER_0,
-    OURS,
-    PACKAGES,
-    PROCESS,
-    PROGRAMS,
-    R_PACKAGES,
-    STATSMODELS,
-    WALL,
-    Call,
-    make_calls,
-)
 from .fresh_process import Latency, measure
 from .r_scripts import timed_script
 from .reports import number, ratio, target
 
-CACHED = ", from disk"
-CONTENDERS = (OURS, OURS + CACHED, FLOAT64, ORDER_0, EQUINOX, EQUINOX + CACHED, STATSMODELS)
-CONTENDERS += (LOWESS, NEIGHBOURS, PROCESS, NP, KERNSMOOTH, LOCFIT)
 TOLERANCE = 1e-3  # of attnkernel and Equinox, with and without a cache, in float32
 
 
@@ -58,7 +35,7 @@ class BenchLatency(Benchmark):
 
     study: Literal["bench_latency"]
     calls: Annotated[list[str], Field(min_length=1)] | None = Field(
-        default=None, description="names of calls, as in `experiments/benchmarks/first_calls.py`"
+        default=None, description="names of calls, as in `experiments/benchmarks/first.py`"
     )
     length: int = Field(default=2048, ge=2, le=100_000, description="tokens of MultiheadAttention")
     rows: int = Field(
@@ -69,8 +46,8 @@ class BenchLatency(Benchmark):
     )
     repeats: int = Field(default=3, ge=1, le=1000)
     max_seconds: Positive = 600.0
-    compared: ClassVar = CONTENDERS
-    unit: ClassVar = CPU
+    compared: ClassVar = first.CONTENDERS
+    unit: ClassVar = first.CPU
 
     def check(self) -> None:
         known = self._calls()
@@ -78,17 +55,17 @@ class BenchLatency(Benchmark):
             if name not in known:
                 raise FieldError(("calls", i), f"expected one of {', '.join(known)}; got {name!r}")
 
-    def _calls(self) -> dict[str, Call]:
-        return make_calls(self.length, self.rows, self.fits)
+    def _calls(self) -> dict[str, first.Call]:
+        return first.make_calls(self.length, self.rows, self.fits)
 
-    def places(self) -> list[tuple[str, Call]]:
+    def places(self) -> list[tuple[str, first.Call]]:
         return [
             (name, call)
             for name, call in self._calls().items()
             if self.calls is None or name in self.calls
         ]
 
-    def make_case(self, key: PRNGKeyArray, name: str, call: Call) -> Case:
+    def make_case(self, key: PRNGKeyArray, name: str, call: first.Call) -> Case:
         """Returns the `Case` that times one call by every contender. For the disk cache, each
         contender has a folder of its own, which a process that is not timed fills.
         """
@@ -105,11 +82,11 @@ class BenchLatency(Benchmark):
 
         def make(contender: str, is_cached: bool) -> Contender:
             script = call.contenders[contender]
-            if contender in R_PACKAGES:
+            if contender in first.R_PACKAGES:
                 data = ak.data.load("cps71")
                 x, y = np.asarray(data.x, float)[:, 0], np.asarray(data.y, float)
-                return timed(contender, timed_script(R_PACKAGES[contender], script, x, y))
-            for package in (call.package, PACKAGES.get(contender)):
+                return timed(contender, timed_script(first.R_PACKAGES[contender], script, x, y))
+            for package in (call.package, first.PACKAGES.get(contender)):
                 if package is not None:
                     optional_import(package)
             env = {"JAX_ENABLE_X64": str(self.precision == "float64")}
@@ -122,39 +99,47 @@ class BenchLatency(Benchmark):
             }
             run = functools.partial(measure, contender, script, env)
             run()
-            return timed(contender + CACHED, run)
+            return timed(contender + first.CACHED, run)
 
         contenders = {
-            contender + CACHED * is_cached: functools.partial(make, contender, is_cached)
+            contender + first.CACHED * is_cached: functools.partial(make, contender, is_cached)
             for is_cached in (False, True)
             for contender in call.contenders
-            if not is_cached or (call.disk_limit is not None and contender in (OURS, EQUINOX))
+            if not is_cached
+            or (call.disk_limit is not None and contender in (first.OURS, first.EQUINOX))
         }
-        equal = [OURS, OURS + CACHED, EQUINOX, EQUINOX + CACHED]
+        equal = [first.OURS, first.OURS + first.CACHED, first.EQUINOX, first.EQUINOX + first.CACHED]
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             folder.cleanup()
             found = {what: _medians_of(rounds, what) for what in ("wall", "compiled", "loaded")}
-            if call.measure == MEMORY:
-                found["growth"] = {OURS: float(np.median([r.norms[0] for r in rounds[OURS]]))}
+            if call.measure == first.MEMORY:
+                found["growth"] = {
+                    first.OURS: float(np.median([r.norms[0] for r in rounds[first.OURS]]))
+                }
             norms = {name: results[name] for name in equal if name in results}
-            found["deviation"] = agreement(norms, OURS, TOLERANCE) if len(norms) > 1 else {}
+            found["deviation"] = agreement(norms, first.OURS, TOLERANCE) if len(norms) > 1 else {}
             return found
 
         return Case({"call": name}, call.label, contenders, check, cold=True)
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         found = []
-        columns = {CPU: "median", WALL: "wall", PROGRAMS: "compiled", MEMORY: "growth"}
+        columns = {
+            first.CPU: "median",
+            first.WALL: "wall",
+            first.PROGRAMS: "compiled",
+            first.MEMORY: "growth",
+        }
         for row in results.table:
             call = self._calls()[row["call"]]
             values = row.get(columns[call.measure], {})
-            for end, limit in (("", call.limit), (CACHED, call.disk_limit)):
+            for end, limit in (("", call.limit), (first.CACHED, call.disk_limit)):
                 if limit is None:
                     continue
-                value = values.get(OURS + end)
+                value = values.get(first.OURS + end)
                 if call.over is not None:
-                    value = ratio(values, OURS + end, call.over + end)
+                    value = ratio(values, first.OURS + end, call.over + end)
                 what = call.measure + ("" if call.over is None else f" over those of {call.over}")
                 place = {} if value is None else {row["label"] + end: value}
                 found.append(target(what, limit, place, at_most=True))
@@ -167,12 +152,12 @@ class BenchLatency(Benchmark):
             for contender in self.compared:
                 if contender in row["median"]:
                     cpu = number(row["median"][contender])
-                    over = number(ratio(row["median"], contender, OURS))
+                    over = number(ratio(row["median"], contender, first.OURS))
                     whats = ("wall", "compiled", "loaded")
                     found = [number(row[what][contender]) for what in whats]
                     cells.append([label, contender, cpu, over, *found])
                     label = ""
-        headers = ["call", "contender", "CPU s", f"× {OURS}", "s", "compiled", "loaded"]
+        headers = ["call", "contender", "CPU s", f"× {first.OURS}", "s", "compiled", "loaded"]
         run.table(f"medians of {self.repeats} processes", headers, cells)
 
     def draw(self, results: Results, run: Run) -> None:

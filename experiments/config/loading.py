@@ -14,17 +14,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from .plain_yaml import (
-    MAX_CONFIG_CHARACTERS,
-    OVERRIDE,
-    ConfigError,
-    FieldPath,
-    dotted,
-    line_number,
-    parse,
-    read_plain_values,
-    shortened,
-)
+from . import plain_yaml
+from .plain_yaml import OVERRIDE, ConfigError, FieldPath, dotted, shortened
 
 
 class ConfigIssue(NamedTuple):
@@ -148,17 +139,19 @@ def _read_file(path: Path) -> Source:
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a device or a pipe may have no end
             raise ConfigError(f"{path}: expected a regular file, which has an end: write it to one")
         with path.open(encoding="utf-8") as file:
-            text = file.read(MAX_CONFIG_CHARACTERS + 1)
+            text = file.read(plain_yaml.MAX_CONFIG_CHARACTERS + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from None
-    tree = parse(text, str(path))
+    tree = plain_yaml.parse(text, str(path))
     if not isinstance(tree, yaml.MappingNode):
         raise ConfigError(f"{path}:1: expected a mapping of fields, such as 'study: holdout'")
     locations: dict[FieldPath, str] = {}
     try:
-        values = read_plain_values(tree, (), lambda node: f"{path}:{line_number(node)}", locations)
+        values = plain_yaml.read_plain_values(
+            tree, (), lambda node: f"{path}:{plain_yaml.line_number(node)}", locations
+        )
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deep to be a config") from None
     return Source(values, locations)
@@ -176,7 +169,7 @@ def apply(override: str, source: Source, location: str | None = None) -> None:
     if field[0] in ("extends", "sweep"):
         raise ConfigError(f"{location}: {field[0]} is written in a file, not on the command line")
     # the shell has taken the quotes of data.decimal=","
-    node = parse('","' if text == "," else text, location)
+    node = plain_yaml.parse('","' if text == "," else text, location)
     parent: Any = source.values
     for i, part in enumerate(field[:-1]):
         if part not in parent:
@@ -192,7 +185,7 @@ def apply(override: str, source: Source, location: str | None = None) -> None:
     value = (
         None
         if node is None
-        else read_plain_values(node, field, lambda _: location, source.locations)
+        else plain_yaml.read_plain_values(node, field, lambda _: location, source.locations)
     )
     if field[-1] == "source" and parent.get("source") != value:
         for name in list(parent):

@@ -9,22 +9,7 @@ from jax.scipy.stats import norm
 
 import attnkernel as ak
 
-from ._story_fits import (
-    ATTENTION_STEPS,
-    HEAD_LENGTHSCALES,
-    KEY_STEPS,
-    fit_heads,
-    train_attention,
-    train_keys,
-)
-from ._story_marks import (
-    LEVELS,
-    marks_of_attention,
-    marks_of_heads,
-    marks_of_lines,
-    marks_of_means,
-    marks_of_plane,
-)
+from . import _story_fits as fits, _story_marks as marks
 
 MOST_LAYERS = 12
 
@@ -46,7 +31,11 @@ def _story() -> dict[str, Any]:
     x = points[:, :1]
     mean = ak.fit(ak.KernelRegression(ak.Gaussian(0.1)), x, y)
     line = ak.fit(ak.KernelRegression(ak.Gaussian(0.1), order=1), x, y, objective=ak.AICc())
-    keys, heads, trained = train_keys(points, y), fit_heads(x, y), train_attention(points, y)
+    keys, heads, trained = (
+        fits.train_keys(points, y),
+        fits.fit_heads(x, y),
+        fits.train_attention(points, y),
+    )
     plane = ak.fit(ak.KernelRegression(ak.Gaussian(jnp.array([0.1, 5.0]))), points, y)
     best_plane = np.asarray(plane.model.kernel.lengthscale)
     begin = {
@@ -64,30 +53,30 @@ def _story() -> dict[str, Any]:
         "compression": 15.0,
         "along": float(best_plane[0]),
         "across": float(best_plane[1]),
-        "training": len(KEY_STEPS) - 1,
+        "training": len(fits.KEY_STEPS) - 1,
         "heads": "2",
         "seen": 30,
-        "epoch": len(ATTENTION_STEPS) - 1,
+        "epoch": len(fits.ATTENTION_STEPS) - 1,
         "layers": 3,
         "broad": 0.1,
     }
     return {
         "begin": begin,
         "marks": [
-            *marks_of_means(x, y),
-            *marks_of_lines(line, x, y),
-            *marks_of_plane(points, y, keys, best_plane),
-            *marks_of_heads(heads, points, y),
-            *marks_of_attention(trained, points, y),
+            *marks.marks_of_means(x, y),
+            *marks.marks_of_lines(line, x, y),
+            *marks.marks_of_plane(points, y, keys, best_plane),
+            *marks.marks_of_heads(heads, points, y),
+            *marks.marks_of_attention(trained, points, y),
         ],
         "rows": {"x": x[:, 0], "c": points[:, 1], "y": y},
         "names": {"x": "mixture E", "c": "compression C", "y": "NOx (µg/J)"},
         "best": float(mean.model.kernel.lengthscale),
-        "quantiles": {str(level): float(norm.ppf(0.5 + level / 200)) for level in LEVELS},
+        "quantiles": {str(level): float(norm.ppf(0.5 + level / 200)) for level in marks.LEVELS},
         "keys": {name: keys[name] for name in ("centre", "scale", "steps", "metrics")},
         "heads": {
             str(count): {
-                "lengthscales": HEAD_LENGTHSCALES[:count],
+                "lengthscales": fits.HEAD_LENGTHSCALES[:count],
                 "coefficients": np.asarray(model.coefficients)[:count],
             }
             for count, model in heads.items()

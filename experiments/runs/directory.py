@@ -37,18 +37,7 @@ import attnkernel as ak
 from attnkernel._core.saving import fsync, write_atomically
 
 from ..config import dump, source_of_kernel
-from .files import (
-    OutputError,
-    is_record,
-    locked,
-    numbered_places,
-    plain,
-    read_json,
-    rename_if_free,
-    resume_command,
-    save_figure,
-    write_json,
-)
+from . import files
 from .monitor import Monitor, Tick
 from .output_log import OutputLog
 from .provenance import DETERMINING, digest_of, digest_of_file, meta_of, now, read_sources
@@ -90,12 +79,12 @@ class Run(Monitor):
             self._metrics = (directory / "metrics.jsonl").open("w", encoding="utf-8")
             self._output = OutputLog(directory / "output.log", quiet=quiet)
         except (FileExistsError, NotADirectoryError):
-            raise OutputError(
+            raise files.OutputError(
                 f"{directory} cannot be written: something above it is a file"
             ) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise OutputError(f"{directory} cannot be written: {reason}") from None
+            raise files.OutputError(f"{directory} cannot be written: {reason}") from None
 
     def _claim_directory(self, config: Any, numbered: bool) -> None:
         """Makes the locked run directory, with config, metadata and status, by one rename. If it
@@ -110,18 +99,18 @@ class Run(Monitor):
                 write_atomically(made / "sources.patch", self._sources.patch)
             if kernel := source_of_kernel(config):
                 write_atomically(made / "kernels.py", kernel)
-            write_json(made / "meta.json", self._meta)
-            write_json(made / "status.json", {"state": "running", "reason": None})
-            self._lock = locked(made)
-            for place in numbered_places(self.directory) if numbered else [self.directory]:
-                if not os.path.lexists(place) and rename_if_free(made, place):
+            files.write_json(made / "meta.json", self._meta)
+            files.write_json(made / "status.json", {"state": "running", "reason": None})
+            self._lock = files.locked(made)
+            for place in files.numbered_places(self.directory) if numbered else [self.directory]:
+                if not os.path.lexists(place) and files.rename_if_free(made, place):
                     self.directory = place
                     break
             else:
                 os.close(self._lock)
-                raise OutputError(
+                raise files.OutputError(
                     f"{self.directory} exists already; name another with --out, or remove it. "
-                    f"To go on with a run: {resume_command(self.directory)}"
+                    f"To go on with a run: {files.resume_command(self.directory)}"
                 )
         fsync(self.directory.parent)
 
@@ -129,11 +118,11 @@ class Run(Monitor):
         """Locks the directory of a stopped run, and records its previous status and what has
         changed since in `meta.json`.
         """
-        self._lock = locked(self.directory)
+        self._lock = files.locked(self.directory)
         for draft in self.directory.rglob(".*.part"):  # of a file that was never finished
             draft.unlink()
-        before = read_json(self.directory / "meta.json")
-        how = {"at": now(), "found": read_json(self.directory / "status.json")}
+        before = files.read_json(self.directory / "meta.json")
+        how = {"at": now(), "found": files.read_json(self.directory / "status.json")}
         changed = {
             name: [before.get(name), now]
             for name, now in self._meta.items()
@@ -150,8 +139,8 @@ class Run(Monitor):
             write_atomically(self.directory / name, self._sources.patch)
         if "kernels" in changed and (kernel := source_of_kernel(config)):
             write_atomically(self.directory / "kernels.py", kernel)
-        write_json(self.directory / "meta.json", self._meta)
-        write_json(self.directory / "status.json", {"state": "running", "reason": None})
+        files.write_json(self.directory / "meta.json", self._meta)
+        files.write_json(self.directory / "status.json", {"state": "running", "reason": None})
         (self.directory / "error.log").unlink(missing_ok=True)
         if changed:
             print(
@@ -193,12 +182,12 @@ class Run(Monitor):
 
     def metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds lines to `metrics.jsonl`; no end of this process takes them back."""
-        self._metrics.writelines(json.dumps(plain(row)) + "\n" for row in rows)
+        self._metrics.writelines(json.dumps(files.plain(row)) + "\n" for row in rows)
         self._metrics.flush()
 
     def summary(self, numbers: Mapping[str, Any]) -> None:
         """Writes `summary.json`, with the notes of the run."""
-        write_json(self.directory / "summary.json", {**numbers, "notes": self._notes})
+        files.write_json(self.directory / "summary.json", {**numbers, "notes": self._notes})
         self._written.append("summary.json")
 
     def note(self, sentences: Sequence[str]) -> None:
@@ -215,7 +204,7 @@ class Run(Monitor):
     def figure(self, name: str, figure: Figure, **arrays: Any) -> None:
         """Saves a figure as PNG and PDF, and the arrays that it shows."""
         with self.timed("figures"):
-            save_figure(self.directory / "figures", name, figure, arrays)
+            files.save_figure(self.directory / "figures", name, figure, arrays)
 
     def print(self, what: Any) -> None:
         """Prints text or a table, and writes it to `output.log`."""
@@ -292,21 +281,22 @@ class Run(Monitor):
         self._metrics.close()  # may raise, where the disk is full
         ended: dict[str, Any] = {"state": state, "reason": reason}
         if state == "done":  # once all files with a checksum are on the disk
-            files = sorted(
+            written = sorted(
                 path
                 for path in (*self.directory.glob("*"), *self.directory.glob("figures/*"))
-                if path.is_file() and not is_record(path.name)
+                if path.is_file() and not files.is_record(path.name)
             )
             for name in self._written:
-                if self.directory / name not in files:
-                    raise OutputError(
+                if self.directory / name not in written:
+                    raise files.OutputError(
                         f"{self.directory / name} is gone: it was removed while the run was at work"
                     )
-            for path in (*files, self.directory / "figures"):
+            for path in (*written, self.directory / "figures"):
                 if path.exists():
                     fsync(path)
             ended["files"] = {
-                path.relative_to(self.directory).as_posix(): digest_of_file(path) for path in files
+                path.relative_to(self.directory).as_posix(): digest_of_file(path)
+                for path in written
             }
             for name in {path.name[:-15] for path in self.directory.glob("checkpoints/*.ckpt")}:
                 self.checkpoints(name).keep(1)
@@ -317,6 +307,6 @@ class Run(Monitor):
                 spent[name] = spent.get(name, 0.0) + value
         self._meta["seconds"] = spent
         self._meta["ended"] = now()
-        write_json(self.directory / "meta.json", self._meta)
-        write_json(self.directory / "status.json", ended)
+        files.write_json(self.directory / "meta.json", self._meta)
+        files.write_json(self.directory / "status.json", ended)
         os.close(self._lock)

@@ -25,18 +25,7 @@ import numpy as np
 from matplotlib.image import imread
 
 from ..config import ConfigError, read, shortened
-from . import runner
-from .files import (
-    OutputError,
-    flat,
-    is_number,
-    is_record,
-    numbered_places,
-    read_json,
-    resume_command,
-    status_of,
-    write_json,
-)
+from . import files, runner
 
 _MISSING = object()
 
@@ -91,7 +80,7 @@ def _array_difference(old: np.ndarray, new: np.ndarray) -> str | None:
 
 def _relative_change(old: Any, new: Any) -> str:
     """Returns " (3e-07 of it)" for two numbers, the first not 0; else an empty text."""
-    if is_number(old) and is_number(new) and old:
+    if files.is_number(old) and files.is_number(new) and old:
         return f" ({abs(new - old) / abs(old):.1g} of it)"
     return ""
 
@@ -117,7 +106,7 @@ def _read_lines(path: Path) -> dict[str, Any]:
     return {
         f"line {number}: {field}": value
         for number, line in lines
-        for field, value in flat(json.loads(line)).items()
+        for field, value in files.flat(json.loads(line)).items()
     }
 
 
@@ -127,9 +116,9 @@ def _read_arrays(path: Path) -> dict[str, Any]:
 
 
 _READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    ".json": lambda path: flat(json.loads(path.read_text(encoding="utf-8"))),
+    ".json": lambda path: files.flat(json.loads(path.read_text(encoding="utf-8"))),
     ".jsonl": _read_lines,
-    ".yaml": lambda path: flat(read(path).values),
+    ".yaml": lambda path: files.flat(read(path).values),
     ".npz": _read_arrays,
     ".png": lambda path: {"pixels": imread(path)},
 }
@@ -160,14 +149,14 @@ def reproduce(run: Path, out: Path | None, kernels: Path | None, *, quiet: bool)
     study = runner.load(run / "config.yaml", [])
     if out is None:
         whole = run if run.name not in ("", "..") else run.resolve()
-        places = numbered_places(whole.with_name(f"{whole.name}_reproduced"))
+        places = files.numbered_places(whole.with_name(f"{whole.name}_reproduced"))
         out = next(place for place in places if not os.path.lexists(place))
     code = runner.execute(study, out, quiet=quiet)
     if code:
         return code
     found = compare(run, out, is_benchmark=study.is_benchmark)
     equal = not found.different
-    write_json(
+    files.write_json(
         out / "reproduction.json",
         {"run": os.fspath(run), "reproduced": equal, **found._asdict()},
     )
@@ -183,16 +172,16 @@ def _require_finished(run: Path, kernels: Path | None) -> None:
     """Raises `OutputError` unless a directory holds a finished run whose kernel is known."""
     if not (run / "config.yaml").is_file():
         hint = "" if not (run / "members.csv").is_file() else "; name one of its members/ID"
-        raise OutputError(f"{run} is no run: there is no config.yaml in it{hint}")
-    status = status_of(run)
+        raise files.OutputError(f"{run} is no run: there is no config.yaml in it{hint}")
+    status = files.status_of(run)
     if status["state"] != "done":
-        hint = "" if status["state"] == "damaged" else f" To finish it: {resume_command(run)}"
-        raise OutputError(
+        hint = "" if status["state"] == "damaged" else f" To finish it: {files.resume_command(run)}"
+        raise files.OutputError(
             f"{run} is {status['state']} ({status.get('reason')}): expected one that is done.{hint}"
         )
     own = run / "kernels.py"
     if own.is_file() and kernels is None:
-        raise OutputError(
+        raise files.OutputError(
             f"{run} has a kernel of its own, and no code is run that is not named: after a look at "
             f"it, add --kernels {shlex.quote(os.fspath(own))}"
         )
@@ -214,16 +203,16 @@ def compare(before: Path, now: Path, *, is_benchmark: bool = False) -> Compariso
             differ = {"file": where}
         else:
             differ = differences(old, new)
-        is_set_aside = is_record(name) or (is_benchmark and name != "config.yaml")
+        is_set_aside = files.is_record(name) or (is_benchmark and name != "config.yaml")
         if not differ:
             found.equal.append(name)
-        elif is_set_aside and (is_record(name) or "file" not in differ):
+        elif is_set_aside and (files.is_record(name) or "file" not in differ):
             found.set_aside[name] = differ
         else:
             found.different[name] = differ
-    metas = [read_json(run / "meta.json") for run in (before, now)]
-    times = [flat({k: v for k, v in meta.items() if k in _TIMES}) for meta in metas]
-    rests = [flat({k: v for k, v in meta.items() if k not in _TIMES}) for meta in metas]
+    metas = [files.read_json(run / "meta.json") for run in (before, now)]
+    times = [files.flat({k: v for k, v in meta.items() if k in _TIMES}) for meta in metas]
+    rests = [files.flat({k: v for k, v in meta.items() if k not in _TIMES}) for meta in metas]
     found.set_aside["meta.json"] = value_differences(*times)
     found.causes.update(value_differences(*rests))
     return found

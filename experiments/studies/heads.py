@@ -14,15 +14,7 @@ import attnkernel as ak
 from ..config import Data, HoldOutSize, Model, Positive, Training, outside_bounds
 from ..reports import draw_fits
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import (
-    Fits,
-    HoldOutSizes,
-    HoldOutStudy,
-    Keys,
-    describe,
-    leave_one_out_errors,
-    tables_as_rows,
-)
+from . import study as base
 from .training import require_finite
 
 
@@ -42,7 +34,7 @@ class PaddedHeads(eqx.Module):
         return model(*arguments, **keywords)
 
 
-class Heads(HoldOutStudy):
+class Heads(base.HoldOutStudy):
     """Fits with several numbers of heads, all in one program, and the table of what they found."""
 
     study: Literal["heads"]
@@ -62,9 +54,9 @@ class Heads(HoldOutStudy):
 
     varying: ClassVar = ("seed", "shortest", "longest", "training.learning_rate", "hold_out")
 
-    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Fits:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> base.Fits:
         """All numbers of heads at once."""
-        keys = Keys(key)
+        keys = base.Keys(key)
         data = self.data.load(keys.next())
         for _ in range(self.keys_spent):
             keys.next()
@@ -86,14 +78,14 @@ class Heads(HoldOutStudy):
                 stack([self.start(heads) for heads in self.heads]),
                 data.x,
                 data.y,
-                objective=HoldOutSizes.from_config(self.hold_out, len(data.y)).objective(),
+                objective=base.HoldOutSizes.from_config(self.hold_out, len(data.y)).objective(),
                 in_axes=(0, None, None),
                 optimizer=self.training.make(),
                 steps=self.training.steps,
                 key=keys.stack(len(self.heads)),
                 **following,
             )
-        return Fits(
+        return base.Fits(
             data, fits, {"table": self._make_heads_table(fits, data)}, jnp.any(fits.starts.diverged)
         )
 
@@ -114,13 +106,13 @@ class Heads(HoldOutStudy):
         return {
             "heads": jnp.array(self.heads),
             **{name: of_heads(leaf) for name, leaf in of_kernels.items()},
-            "leave_one_out": leave_one_out_errors(fits.model, data),
+            "leave_one_out": base.leave_one_out_errors(fits.model, data),
         }
 
-    def report(self, results: Fits, run: Run) -> None:
+    def report(self, results: base.Fits, run: Run) -> None:
         data, fits = results.data, results.fits
         run.note(fits.warnings())
-        (table,) = tables_as_rows(results.numbers).values()
+        (table,) = base.tables_as_rows(results.numbers).values()
         rows = [
             {k: v[: row["heads"]] if np.ndim(v) else v for k, v in row.items()} for row in table
         ]
@@ -144,7 +136,7 @@ class Heads(HoldOutStudy):
             "leave-one-out error": "{leave_one_out:.4f}",
         }
         run.table_of(f"Heads, kernel {self.model.words()}", rows, columns)
-        run.summary({"data": describe(data), **self.model.named(), "table": rows})
+        run.summary({"data": base.describe(data), **self.model.named(), "table": rows})
         require_finite(fits)
 
     def start(self, heads: int) -> PaddedHeads:

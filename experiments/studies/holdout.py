@@ -12,22 +12,13 @@ import attnkernel as ak
 from ..config import Data, HoldOutSize, Model, Training, outside_bounds
 from ..reports import draw_fits, legend, panels, smoothing_verdicts
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import (
-    Fits,
-    HoldOutSizes,
-    HoldOutStudy,
-    Keys,
-    describe,
-    leave_one_out_errors,
-    lengthscale_of,
-    tables_as_rows,
-)
+from . import study as base
 from .training import require_finite
 
 _LINES = ["-", "--", "-.", ":"]
 
 
-class HoldOut(HoldOutStudy):
+class HoldOut(base.HoldOutStudy):
     """How much to hold out? A fit for each size, and the curves that they give."""
 
     study: Literal["holdout"]
@@ -38,11 +29,11 @@ class HoldOut(HoldOutStudy):
 
     varying: ClassVar = ("seed", "model.lengthscale", "training.learning_rate", "hold_out")
 
-    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Fits:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> base.Fits:
         """All sizes at once: a hold-out is a mask, so the sizes are numbers of one program."""
-        keys = Keys(key)
+        keys = base.Keys(key)
         data = self.data.load(keys.next())
-        rows, steps = HoldOutSizes.from_config(self.hold_out, len(data.y)), self.training.steps
+        rows, steps = base.HoldOutSizes.from_config(self.hold_out, len(data.y)), self.training.steps
 
         def log(done: int, history: dict[str, Any]) -> str:
             losses = history["loss"][:, 0]
@@ -53,7 +44,7 @@ class HoldOut(HoldOutStudy):
 
         chunk = min(100, max(1, steps // 4))
         with monitor.fit(
-            "training", steps, record=lengthscale_of, log=log, chunk=chunk
+            "training", steps, record=base.lengthscale_of, log=log, chunk=chunk
         ) as following:
             fits = ak.fit_many(
                 self.model.make(),
@@ -70,13 +61,13 @@ class HoldOut(HoldOutStudy):
             "hold_out": rows.sizes,
             **self.model.parameters(fits.model.kernel),
             "loss": fits.loss,
-            "leave_one_out": leave_one_out_errors(fits.model, data),
+            "leave_one_out": base.leave_one_out_errors(fits.model, data),
         }
-        return Fits(data, fits, {"fits": table}, jnp.any(fits.starts.diverged))
+        return base.Fits(data, fits, {"fits": table}, jnp.any(fits.starts.diverged))
 
-    def report(self, results: Fits, run: Run) -> None:
+    def report(self, results: base.Fits, run: Run) -> None:
         data, fits = results.data, results.fits
-        summary = tables_as_rows(results.numbers)
+        summary = base.tables_as_rows(results.numbers)
         rows = summary["fits"]
         run.note(fits.warnings())
         for i, row in enumerate(rows):
@@ -93,10 +84,12 @@ class HoldOut(HoldOutStudy):
                 "leave-one-out error": "{leave_one_out:#.4g}",
             },
         )
-        run.summary({"data": describe(data), **self.model.named(), **summary})
+        run.summary({"data": base.describe(data), **self.model.named(), **summary})
         require_finite(fits)
 
-    def _draw_fits_and_training(self, run: Run, results: Fits, rows: list[dict[str, Any]]) -> None:
+    def _draw_fits_and_training(
+        self, run: Run, results: base.Fits, rows: list[dict[str, Any]]
+    ) -> None:
         """Draws the fit of each hold-out size, and the lengthscales against the training step;
         saves both figures in `run`. `rows`: those of the table.
         """

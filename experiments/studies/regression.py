@@ -17,19 +17,7 @@ from attnkernel.inference._report import natural_parameters
 from attnkernel.plot._partial import draw_slice, held_text
 
 from ..config import BUILT_IN, KERNELS, Data, FieldError, KernelName, Part
-from ..reports import legend, subplots
-from ..reports.effects import (
-    VALUES_AT,
-    Effect,
-    arrays_of,
-    column_name,
-    effects_of_columns,
-    rows_of_values,
-    table_of_numbers,
-    table_of_parameters,
-    table_of_values,
-    unreliable_effects,
-)
+from ..reports import effects as of_columns, legend, subplots
 from ..reports.page import Picture, Section, Table, write_page
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, load
@@ -114,8 +102,8 @@ class Results(NamedTuple):
     data: ak.data.Dataset
     fit: ak.Fit
     report: ak.inference.Report
-    effects: list[Effect]
-    values: list[Effect]
+    effects: list[of_columns.Effect]
+    values: list[of_columns.Effect]
 
 
 class Regression(Study):
@@ -151,7 +139,7 @@ class Regression(Study):
             objective = OBJECTIVES[self.objective]()
             fit = ak.fit(self.model.make(data), data.x, data.y, objective=objective)
         fit = fit.named(data.x_names, data.y_name, data.categories or None)
-        effects, values = effects_of_columns(fit, self.level)
+        effects, values = of_columns.effects_of_columns(fit, self.level)
         return Results(data, fit, ak.summarise(fit), effects, values)
 
     def report(self, results: Results, run: Run) -> None:
@@ -161,9 +149,11 @@ class Regression(Study):
             run.note([f"{rows} with missing cells left out; {len(data.y)} remain."])
         bound = ak.fitting.Result.AT_BOUND.message  # said of each parameter in the table
         run.note([each for each in found.warnings if not each.startswith(bound)])
-        run.note(unreliable_effects(results.fit, results.effects))
+        run.note(of_columns.unreliable_effects(results.fit, results.effects))
         parameters = self._parameters(results)
-        values = [row for each in results.values for row in rows_of_values(results.fit, each)]
+        values = [
+            row for each in results.values for row in of_columns.rows_of_values(results.fit, each)
+        ]
         numbers = {
             "criterion": found.loss,
             "r_squared": found.r_squared,
@@ -171,10 +161,10 @@ class Regression(Study):
             "degrees_of_freedom": found.trace,
             "residual_degrees_of_freedom": found.residual_df,
         }
-        shown = table_of_numbers(found, self.objective)
-        columns, cells = table_of_values(values, self.level)
+        shown = of_columns.table_of_numbers(found, self.objective)
+        columns, cells = of_columns.table_of_values(values, self.level)
         run.table(f"{self.name}: {found.smoother}, {found.rows} rows", ["", ""], shown[1])
-        run.table("parameters", *table_of_parameters(parameters))
+        run.table("parameters", *of_columns.table_of_parameters(parameters))
         words = self._words_of_values(results)
         run.table(f"fitted values, {words[0].lower()}{words[1:]}", columns, cells)
         run.summary(
@@ -188,7 +178,9 @@ class Regression(Study):
                 "values": values,
             }
         )
-        self._write_page(run, results, [shown, (columns, cells), table_of_parameters(parameters)])
+        self._write_page(
+            run, results, [shown, (columns, cells), of_columns.table_of_parameters(parameters)]
+        )
 
     def _write_page(self, run: Run, results: Results, tables: Sequence[Table]) -> None:
         """Draws the figures and writes `report.html`; `tables`: numbers, values, parameters."""
@@ -222,7 +214,7 @@ class Regression(Study):
 
     def _words_of_values(self, results: Results) -> str:
         """Returns the text above the table of fitted values."""
-        words = f"{VALUES_AT.capitalize()}."
+        words = f"{of_columns.VALUES_AT.capitalize()}."
         if not results.effects[0].band.is_bias_corrected:
             return words
         return f"{words} Errors and limits are of the bias-corrected fit, not centred at the fit."
@@ -257,7 +249,7 @@ class Regression(Study):
             if (inside := ax.get_legend()) is not None:
                 inside.remove()
             legend(figure, [ax], columns=2)
-            arrays |= arrays_of(effect)
+            arrays |= of_columns.arrays_of(effect)
             caption = f"Observations, and the fit with its {effect.band.description} band."
         else:
             ak.plot.fit(fit, ax=ax)
@@ -280,8 +272,10 @@ class Regression(Study):
         for number, effect in enumerate(results.effects, start=1):
             figure, ax = subplots(figsize=(5.6, 3.6))
             draw_slice(results.fit, effect.line, effect.predicted, effect.band, ax)
-            ax.set_title(f"effect of {ak.plot.literal(column_name(results.fit, effect))}")
-            run.figure(f"effect_{number}", figure, **arrays_of(effect))
+            ax.set_title(
+                f"effect of {ak.plot.literal(of_columns.column_name(results.fit, effect))}"
+            )
+            run.figure(f"effect_{number}", figure, **of_columns.arrays_of(effect))
             pictures.append(
                 Picture(f"effect_{number}", f"At {held_text(results.fit, effect.line)}.")
             )

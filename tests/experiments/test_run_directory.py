@@ -222,7 +222,7 @@ def test_full_disk_at_the_start_leaves_nothing(home, error_of, monkeypatch):
     def full(path, content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("experiments.runs.directory.write_json", full)
+    monkeypatch.setattr("experiments.runs.files.write_json", full)
     before = names(home)
     error = error_of("run", "data.yaml", "--out", "out")
     assert error == "out cannot be written: No space left on device\n"
