@@ -5,20 +5,14 @@ it carries those of the library, compares when it is opened, and says how far th
 """
 
 import html
-import json
-import shlex
-import string
 from collections.abc import Callable
-from importlib import resources
 from typing import Any
 
-import attnkernel as ak
-
 from ..config import FieldError, Source, config_error
-from ..runs import plain, settings
+from ..runs import settings
 from ..studies import Study
 from ._cache import cache
-from ._page import Page
+from ._page import Page, fill, read
 from ._positions import positions
 from ._retrieval import retrieval
 from ._story_page import make_story as make_story
@@ -60,21 +54,16 @@ def make(study: Study, source: Source, command: list[str]) -> dict[str, str]:
 
 def _html(page: Page, command: list[str]) -> str:
     """The HTML of a page; `command`: what made it."""
-
-    def read(file: str) -> str:
-        return (resources.files(__name__) / file).read_text(encoding="utf-8")
-
-    content = json.dumps(plain(page.content), separators=(",", ":"), allow_nan=False)
     equation, text = read(f"{page.name}.html").split("<!-- below the numbers -->\n")
-    return string.Template(read("shell.html")).substitute(
+    return fill(
+        "shell.html",
+        page.content,
+        command,
         title=html.escape(page.title),
         lead=html.escape(page.lead),
         equation=equation,
         text=text,
-        command=html.escape(shlex.join(command)),
-        version=ak.__version__,
         style=read("style.css"),
         common=read("common.js"),
         script=read(f"{page.name}.js"),
-        content=content.replace("<", "\\u003c"),  # no name of a column ends the script
     )

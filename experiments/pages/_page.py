@@ -1,5 +1,10 @@
 """Parts of a page."""
 
+import html
+import json
+import shlex
+import string
+from importlib import resources
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -9,6 +14,7 @@ from jaxtyping import Array, Float
 import attnkernel as ak
 
 from ..config import FieldError
+from ..runs import plain
 
 MOST_ROWS = 2000
 """A page looks at all pairs of rows each time that a control moves."""
@@ -39,3 +45,19 @@ def require_drawable(data: ak.data.Dataset) -> None:
 def entropy(weights: Float[Array, "*batch keys"]) -> Float[Array, "*batch"]:
     r"""$-\sum_i w_i \log w_i$, nats."""
     return -jnp.sum(xlogy(weights, weights), axis=-1)
+
+
+def read(file: str) -> str:
+    """The text of a file of this folder."""
+    return (resources.files("experiments.pages") / file).read_text(encoding="utf-8")
+
+
+def fill(template: str, content: dict[str, Any], command: list[str], **parts: str) -> str:
+    """The HTML of a template, with the content that its script reads, what made it, and parts."""
+    text = json.dumps(plain(content), separators=(",", ":"), allow_nan=False)
+    return string.Template(read(template)).substitute(
+        content=text.replace("<", "\\u003c"),  # no name of a column ends the script
+        command=html.escape(shlex.join(command)),
+        version=ak.__version__,
+        **parts,
+    )

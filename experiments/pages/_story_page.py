@@ -1,16 +1,11 @@
 """The page of the story: its text, its scripts in order, and what they read, as one HTML file."""
 
 import html
-import json
 import re
-import shlex
 import string
 from collections.abc import Sequence
-from importlib import resources
 
-import attnkernel as ak
-
-from ..runs import plain
+from ._page import fill, read
 from ._story import story
 
 TITLE = "From an average to attention"
@@ -50,18 +45,15 @@ def make_story(command: list[str], pages: Sequence[str] = ()) -> str:
     `command`: what made it, for its last line; `pages`: names of interactive pages in the same
     folder, to which it links.
     """
-    content = json.dumps(
-        plain(story() | {"pages": list(pages)}), separators=(",", ":"), allow_nan=False
-    )
     scripts = ["common.js", *(f"story/{name}.js" for name in SCRIPTS)]
-    return string.Template(_read("story.html")).substitute(
+    return fill(
+        "story.html",
+        story() | {"pages": list(pages)},
+        command,
         title=TITLE,
-        steps="\n".join(map(_section, _read("story/steps.txt").split("\n\n"))),
-        command=html.escape(shlex.join(command)),
-        version=ak.__version__,
-        style=_read("style.css") + _read("story.css"),
-        script="\n".join(map(_read, scripts)),
-        content=content.replace("<", "\\u003c"),
+        steps="\n".join(map(_section, read("story/steps.txt").split("\n\n"))),
+        style=read("style.css") + read("story.css"),
+        script="\n".join(map(read, scripts)),
     )
 
 
@@ -83,7 +75,3 @@ def _section(block: str) -> str:
             for page, text in re.findall(r"@(\w+) (.*)", links)
         ),
     )
-
-
-def _read(file: str) -> str:
-    return (resources.files("experiments.pages") / file).read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from ..reports import half_width, looks_of, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .recall_layers import LAYERS
 from .study import Study
-from .training import require_equal_shards, sizes, train
+from .training import sizes, train
 
 LayerName = Literal[
     "softmax", "window", "order 1", "linear", "decay", "delta", "gated delta", "Mesa"
@@ -93,9 +93,6 @@ class AssociativeRecall(Study):
                 f"got {max(self.pairs)} and {self.key_tokens}"
             )
         return self
-
-    def check(self) -> None:
-        require_equal_shards(self.batch)
 
     def draw(self, key: Array, pairs: Any) -> Sequence:
         """A sequence of `pairs` pairs and as many queries; rows after them have no label."""

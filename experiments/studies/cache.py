@@ -1,7 +1,7 @@
 """Token by token: a cache that grows, one that wraps, and a state of fixed size."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -21,12 +21,8 @@ from .study import Keys, Study
 
 KINDS = ("full", "ring", "recurrent")
 
-
-class Results(NamedTuple):
-    """By cache: the deviation from the full pass; bytes and seconds against the length."""
-
-    deviations: dict[str, float]
-    costs: dict[str, dict[str, list[float]]]
+# by cache: the deviation from the full pass; bytes and seconds against the length
+Results = tuple[dict[str, float], dict[str, dict[str, list[float]]]]
 
 
 class Cache(Study):
@@ -68,7 +64,7 @@ class Cache(Study):
                     costs[kind]["bytes"].append(held)
                     costs[kind]["seconds"].append(medians(seconds)[kind])
                 tick(number + 1, f"{length} tokens")
-        return Results(deviations, costs)
+        return deviations, costs
 
     def report(self, results: Results, run: Run) -> None:
         deviations, costs = results

@@ -27,11 +27,8 @@ class Step(NamedTuple):
     weights: Array
 
 
-class Results(NamedTuple):
-    """The identities; and by scale ("with" or "without" 1/√d) and column, numbers against d."""
-
-    steps: list[Step]
-    scales: dict[str, dict[str, list[float]]]
+# the identities; and by scale ("with" or "without" 1/√d) and column, numbers against d
+Results = tuple[list[Step], dict[str, dict[str, list[float]]]]
 
 
 class Derivation(Study):
@@ -53,7 +50,7 @@ class Derivation(Study):
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
-        return Results(self.steps(keys.next()), scales(self.dims, self.keys_each, keys.next()))
+        return self.steps(keys.next()), scales(self.dims, self.keys_each, keys.next())
 
     def report(self, results: Results, run: Run) -> None:
         steps, table = results

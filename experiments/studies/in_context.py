@@ -1,6 +1,6 @@
 """One model for many functions: trained on random ones, shown new ones without training."""
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -15,15 +15,10 @@ from ..config import Positive
 from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
-from .training import require_equal_shards, sizes, train
+from .training import sizes, train
 
-
-class Results(NamedTuple):
-    """Losses of the training; errors by size of context; data and curves of one new function."""
-
-    losses: np.ndarray
-    rows: list[dict[str, Any]]
-    example: Any
+# losses; errors by size of context; data and curves of one new function
+Results = tuple[np.ndarray, list[dict[str, Any]], Any]
 
 
 class InContext(Study):
@@ -51,9 +46,6 @@ class InContext(Study):
 
     distributed: ClassVar[bool] = True
 
-    def check(self) -> None:
-        require_equal_shards(self.batch)
-
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         model, losses = train(
@@ -76,7 +68,7 @@ class InContext(Study):
             rows.append({"context": size, "error": means, "se": spread, "learned/tuned": ratio})
             if size == sorted(self.contexts)[len(self.contexts) // 2]:
                 example = (x[0], y[0], at[0], truth[0], {n: c[0] for n, c in curves.items()})
-        return Results(losses, rows, example)
+        return losses, rows, example
 
     def report(self, results: Results, run: Run) -> None:
         losses, rows, example = results

@@ -16,7 +16,7 @@ from ..config import Positive
 from ..reports import heat_map, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
-from .training import require_equal_shards, sizes, train
+from .training import sizes, train
 
 
 class AttentionOnly(eqx.Module):
@@ -108,9 +108,6 @@ class Induction(Study):
         return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, tokens[1:]))
 
     distributed: ClassVar[bool] = True
-
-    def check(self) -> None:
-        require_equal_shards(self.batch)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)

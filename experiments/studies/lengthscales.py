@@ -1,6 +1,6 @@
 """Fixed lengthscales, from an oversmoothed to an undersmoothed curve."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,13 +14,8 @@ from ..reports import draw_curves, smoothing_verdicts
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
-
-class Results(NamedTuple):
-    """A fit per lengthscale, and its curve on a grid."""
-
-    data: ak.data.Dataset
-    fits: list[dict[str, Any]]
-    curves: list[Float[np.ndarray, " points"]]
+# the data, a fit per lengthscale, and its curve on a grid
+Results = tuple[ak.data.Dataset, list[dict[str, Any]], list[Float[np.ndarray, " points"]]]
 
 
 class Lengthscales(Study):
@@ -47,7 +42,7 @@ class Lengthscales(Study):
                     "leave_one_out": float(ak.LeaveOneOut()(model, data.x, data.y)),
                 }
             )
-        return Results(data, fits, curves)
+        return data, fits, curves
 
     def report(self, results: Results, run: Run) -> None:
         data, fits, curves = results

@@ -1,6 +1,6 @@
 """Learned projections as a regressor, against one fitted lengthscale and against eight heads."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -15,12 +15,7 @@ from ..reports import draw_fits
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, describe, load, rows_held_out
 
-
-class Results(NamedTuple):
-    """The data, and a fit of each model of the chain."""
-
-    data: ak.data.Dataset
-    fits: dict[str, ak.Fit]
+Results = tuple[ak.data.Dataset, dict[str, ak.Fit]]  # the data, and a fit of each model
 
 
 class Projection(Study):
@@ -70,7 +65,7 @@ class Projection(Study):
                     checkpoints=monitor.checkpoints(f"model_{len(fits)}"),
                 )
                 done += training.steps
-        return Results(data, fits)
+        return data, fits
 
     def report(self, results: Results, run: Run) -> None:
         (data, fits), rows = results, []

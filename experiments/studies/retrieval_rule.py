@@ -1,7 +1,7 @@
 """Softmax as a retrieval rule: each rule is the maximum of an objective on the simplex."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,8 @@ RULES: dict[str, ak.rules.Rule] = {
 }
 COMPACT = {1: ak.Epanechnikov, 2: ak.kernels.Biweight, 3: ak.kernels.Triweight}
 
-
-class Results(NamedTuple):
-    """Deviations by rule and by order of entmax; and the softmax against the temperature."""
-
-    optimised: dict[str, dict[str, float]]
-    compact_kernels: dict[int, float]
-    regimes: dict[str, Any]
+# deviations by rule and by order of entmax; and the softmax against the temperature
+Results = tuple[dict[str, dict[str, float]], dict[int, float], dict[str, Any]]
 
 
 class RetrievalRule(Study):
@@ -58,7 +53,7 @@ class RetrievalRule(Study):
         keys = Keys(key)
         with monitor.timed("optimiser"):
             optimised = self.against_an_optimiser(keys.next())
-        return Results(optimised, against_compact_kernels(keys.next()), self.regimes())
+        return optimised, against_compact_kernels(keys.next()), self.regimes()
 
     def report(self, results: Results, run: Run) -> None:
         optimised, identity, regimes = results

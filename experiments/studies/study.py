@@ -44,7 +44,14 @@ class Study(Part, abc.ABC):
         return {"name": fields.get("study"), **fields} if isinstance(fields, dict) else fields
 
     def check(self) -> None:
-        """Raise `FieldError` for issues that need the data to be seen."""
+        """Raise `FieldError` for issues that need the data, or the devices, to be seen."""
+        batch, devices = getattr(self, "batch", 0), jax.device_count()
+        if self.distributed and batch % devices:
+            raise FieldError(
+                ("batch",),
+                f"{batch} members are split over the {devices} devices of this run: "
+                f"expected a multiple of {devices}",
+            )
 
     @abc.abstractmethod
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Any:

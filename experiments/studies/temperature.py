@@ -1,6 +1,6 @@
 """A weighted sum, three ways, and the dial from the nearest label to the mean of all."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -18,13 +18,8 @@ from ..reports import legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
-
-class Results(NamedTuple):
-    """Three forms of a weighted sum; and bias, variance and entropy against the temperature."""
-
-    data: ak.data.Dataset
-    forms: dict[str, dict[str, Any]]
-    dial: dict[str, Any]
+# the data; three forms of a weighted sum; bias, variance and entropy against the temperature
+Results = tuple[ak.data.Dataset, dict[str, dict[str, Any]], dict[str, Any]]
 
 
 class Temperature(Study):
@@ -48,7 +43,7 @@ class Temperature(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         data = self.data.load(keys.next())
-        return Results(data, self.forms(data, keys.next()), self.dial(data, keys.next()))
+        return data, self.forms(data, keys.next()), self.dial(data, keys.next())
 
     def report(self, results: Results, run: Run) -> None:
         data, forms, dial = results

@@ -13,7 +13,6 @@ from jaxtyping import Array
 
 import attnkernel as ak
 
-from ..config import FieldError
 from ..runs import Monitor, distributed
 
 Model = TypeVar("Model")
@@ -27,16 +26,6 @@ def require_finite(fit: ak.Fit) -> None:
     """Raise `Diverged` if a fit diverged from all of its starts. Call it after `run.summary`."""
     if np.any(np.all(fit.starts.diverged, axis=-1)):
         raise Diverged(fit.warnings()[0])
-
-
-def require_equal_shards(batch: int) -> None:
-    """Raise `FieldError` unless the batch is a multiple of the number of devices."""
-    if batch % (devices := jax.device_count()):
-        raise FieldError(
-            ("batch",),
-            f"{batch} members are split over the {devices} devices of this run: "
-            f"expected a multiple of {devices}",
-        )
 
 
 def sizes(study: Any) -> dict[str, Any]:
