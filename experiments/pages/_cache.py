@@ -8,7 +8,7 @@ import numpy as np
 
 import attnkernel as ak
 
-from ._page import Page
+from ._page import Page, mark
 
 WORDS = ["The", "bank", "is", "steep", ",", "so", "it", "is", "dangerous", "to", "stand"]
 SUBJECT = 1  # bank
@@ -53,10 +53,7 @@ def _make_page(random: np.ndarray) -> Page:
         }.items():
             out = ak.attend(jnp.asarray(q), jnp.asarray(k), jnp.asarray(values), **parts)
             marks += [
-                {
-                    "at": {"pattern": pattern, "cache": kind, "token": token},
-                    "numbers": {"output": out[token - 1]},
-                }
+                mark({"output": out[token - 1]}, pattern=pattern, cache=kind, token=token)
                 for token in range(1, len(WORDS) + 1)
             ]
     return Page(

@@ -47,6 +47,11 @@ def entropy(weights: Float[Array, "*batch keys"]) -> Float[Array, "*batch"]:
     return -jnp.sum(xlogy(weights, weights), axis=-1)
 
 
+def mark(numbers: dict[str, Any], **at: Any) -> dict[str, Any]:
+    """The numbers of the library at a place of the controls."""
+    return {"at": at, "numbers": numbers}
+
+
 def read(file: str) -> str:
     """The text of a file of this folder."""
     return (resources.files("experiments.pages") / file).read_text(encoding="utf-8")

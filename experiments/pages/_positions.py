@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 import attnkernel as ak
 
-from ._page import Page
+from ._page import Page, mark
 
 TOKENS, SIZE = 24, 8
 
@@ -39,13 +39,11 @@ def _make_page(study: Any, tokens: np.ndarray) -> Page:
     marks = []
     table = 1.5 * jnp.cos(0.25 * jnp.arange(32.0))  # such as training may find
     for window, slope in ((study.window, study.slope), (2, 1.0)):
-        for name, parts in attentions(table, window, slope).items():
+        place = {"window": window, "slope": slope}
+        for name, parts in attentions(table, **place).items():
             weights = np.asarray(ak.attention_weights(jnp.asarray(tokens), tokens, **parts))
             marks += [
-                {
-                    "at": {"attention": name, "window": window, "slope": slope, "token": row + 1},
-                    "numbers": {"row": weights[row, : row + 1]},
-                }
+                mark({"row": weights[row, : row + 1]}, attention=name, **place, token=row + 1)
                 for row in (0, TOKENS // 2, TOKENS - 1)
             ]
     back = jnp.arange(TOKENS)

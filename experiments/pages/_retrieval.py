@@ -9,7 +9,7 @@ import numpy as np
 import attnkernel as ak
 
 from ..studies.retrieval_rule import weigh
-from ._page import Page, entropy
+from ._page import Page, entropy, mark
 
 
 def retrieval(study: Any) -> Page:
@@ -28,18 +28,9 @@ def _make_page(study: Any) -> Page:
             log_prior = log_prior - jax.nn.logsumexp(log_prior)
             a = weigh(rule, jnp.asarray(scores), log_prior)
             objective = rule.objective(a, jnp.asarray(scores), log_prior)
-            marks.append(
-                {
-                    "at": {"temperature": temperature, "strength": strength},
-                    "numbers": {
-                        "weights": a,
-                        "match": a @ scores,
-                        "term": objective - a @ scores,
-                        "objective": objective,
-                        "entropy": entropy(a),
-                    },
-                }
-            )
+            numbers = {"weights": a, "match": a @ scores, "term": objective - a @ scores}
+            numbers |= {"objective": objective, "entropy": entropy(a)}
+            marks.append(mark(numbers, temperature=temperature, strength=strength))
     begin = {"temperature": 1.0, "strength": 0.0}
     return Page(
         name="retrieval",

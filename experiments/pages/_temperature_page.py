@@ -11,7 +11,7 @@ import attnkernel as ak
 
 from ..config import BUILT_IN, FieldError, Model
 from ..studies import load
-from ._page import Page, entropy, require_drawable
+from ._page import Page, entropy, mark, require_drawable
 
 
 def temperature_page(study: Any) -> Page:
@@ -60,17 +60,9 @@ def _make_page(data: ak.data.Dataset, settings: Model, factor: float, study: Any
         weights = ak.attention_weights(queries[:, None], x, **parts)
         predictions, entropies = model(queries, x, y), entropy(weights)
         error = ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y))
-        marks += [
-            {
-                "at": {dial_name: shown(lengthscale), "query": query},
-                "numbers": {
-                    "prediction": predictions[i],
-                    "entropy": entropies[i],
-                    "leave_one_out": error,
-                },
-            }
-            for i, query in enumerate(queries)
-        ]
+        for query, prediction, nats in zip(queries, predictions, entropies, strict=True):
+            numbers = {"prediction": prediction, "entropy": nats, "leave_one_out": error}
+            marks.append(mark(numbers, **{dial_name: shown(lengthscale)}, query=query))
     curve = ak.profile(fit.model, x, y, lengthscales, objective=ak.LeaveOneOut())
     name = settings.kernel.replace("_", " ").capitalize()
     return Page(

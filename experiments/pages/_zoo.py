@@ -10,7 +10,7 @@ import attnkernel as ak
 
 from ..config import BUILT_IN
 from ..studies import load
-from ._page import Page, require_drawable
+from ._page import Page, mark, require_drawable
 
 DISTANCES = np.linspace(0.0, 2.0, 9)
 
@@ -37,13 +37,10 @@ def _make_page(data: ak.data.Dataset) -> Page:
         bounds += [lower, upper]
         shape = kernel(1.0).pairwise(jnp.zeros((1, 1)), jnp.asarray(DISTANCES)[:, None])
         predictions = ak.KernelRegression(kernel(best[name]))(queries, x, y)
-        marks += [
-            {
-                "at": {"kernel": name, "lengthscale": best[name], "query": query},
-                "numbers": {"prediction": prediction, "shape": jnp.exp(shape[0])},
-            }
-            for query, prediction in zip(queries, predictions, strict=True)
-        ]
+        place = {"kernel": name, "lengthscale": best[name]}
+        for query, prediction in zip(queries, predictions, strict=True):
+            numbers = {"prediction": prediction, "shape": jnp.exp(shape[0])}
+            marks.append(mark(numbers, **place, query=query))
     return Page(
         name="zoo",
         title="A zoo of kernels",
