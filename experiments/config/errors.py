@@ -62,39 +62,34 @@ def _explain_pydantic_error(
     nearest valid name. `detail`: an item of `error.errors()`; `values`: the config as read.
     """
     field, owner = _locate_field(detail["loc"], model, values)
-    kind, came = detail["type"], detail["input"]
+    kind, came, said = detail["type"], shortened(repr(detail["input"])), detail.get("ctx", {})
+    known = re.findall(r"'([^']*)'", said.get("expected_tags") or str(said.get("expected", "")))
     if kind == "extra_forbidden":
         names = list(owner.model_fields) if owner else []
         return ConfigIssue(field, f"unknown field{nearest(str(field[-1]), names)}")
-    if kind == "missing":
-        return ConfigIssue(field, "is required, but was not given")
     if kind == "union_tag_invalid":
-        names = re.findall(r"'([^']*)'", detail["ctx"]["expected_tags"])
-        discriminator = detail["ctx"]["discriminator"].strip("'")
-        tag = detail["ctx"]["tag"]
-        return ConfigIssue((*field, discriminator), f"unknown name {tag!r}{nearest(tag, names)}")
-    if kind == "union_tag_not_found":
-        return ConfigIssue(field, f"needs the field {detail['ctx']['discriminator']}")
-    if kind == "literal_error":
-        expected = detail["ctx"]["expected"]
-        names = re.findall(r"'([^']*)'", expected)
-        if not names:
-            return ConfigIssue(field, f"expected {expected}; got {shortened(repr(came))}")
-        return ConfigIssue(
-            field, f"unknown name {shortened(repr(came))}{nearest(str(came), names)}"
-        )
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return ConfigIssue(field, f"expected a group of fields; got {shortened(repr(came))}")
-    if kind == "too_short":
-        return ConfigIssue(
-            field,
-            f"expected at least {detail['ctx']['min_length']} of them; got {shortened(repr(came))}",
-        )
+        tag = said["tag"]
+        field = (*field, said["discriminator"].strip("'"))
+        return ConfigIssue(field, f"unknown name {tag!r}{nearest(tag, known)}")
+    if kind == "literal_error" and known:
+        return ConfigIssue(field, f"unknown name {came}{nearest(str(detail['input']), known)}")
+    if kind in _SENTENCES:
+        return ConfigIssue(field, _SENTENCES[kind].format(**said, came=came))
     sentence = detail["msg"].removeprefix("Value error, ")
     sentence = sentence.replace("Input should be", "expected", 1)
-    return ConfigIssue(
-        field, sentence if kind == "value_error" else f"{sentence}; got {shortened(repr(came))}"
-    )
+    return ConfigIssue(field, sentence if kind == "value_error" else f"{sentence}; got {came}")
+
+
+_GROUP = "expected a group of fields; got {came}"
+_SENTENCES = {  # by the type of an error of pydantic
+    "missing": "is required, but was not given",
+    "union_tag_not_found": "needs the field {discriminator}",
+    "literal_error": "expected {expected}; got {came}",
+    "model_type": _GROUP,
+    "model_attributes_type": _GROUP,
+    "dict_type": _GROUP,
+    "too_short": "expected at least {min_length} of them; got {came}",
+}
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
