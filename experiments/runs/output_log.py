@@ -18,36 +18,28 @@ from rich.table import Table
 
 
 @contextlib.contextmanager
-def show_progress(console: Console, what: str, total: int) -> Iterator["Ticker"]:
-    """Yields a `Ticker`."""
-    if not console.is_terminal or console.quiet:
-        yield Ticker(console, what, total, None)
+def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Yields a function that shows how many of the total are done, and a state such as the loss."""
+    if console.is_terminal and not console.quiet:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}  {task.fields[state]}", markup=False),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(what, total=total, state="")
+            yield lambda done, state: bar.update(task, completed=done, state=state)
         return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}  {task.fields[state]}", markup=False),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        yield Ticker(console, what, total, bar)
+    printed = 0
 
+    def tick(done: int, state: str) -> None:
+        nonlocal printed
+        if done - printed >= total / 10 or done >= total:
+            console.print(f"{what}: {done}/{total}  {state}")
+            printed = done
 
-class Ticker:
-    """Shows how many of a total are done."""
-
-    def __init__(self, console: Console, what: str, total: int, bar: Progress | None):
-        self._console, self._what, self._total, self._bar = console, what, total, bar
-        self._task = bar.add_task(what, total=total, state="") if bar else None
-        self._printed = 0
-
-    def __call__(self, done: int, state: str) -> None:
-        """Shows that `done` of the total are done, and `state`, such as the loss."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, state=state)
-        elif done - self._printed >= self._total / 10 or done >= self._total:
-            self._console.print(f"{self._what}: {done}/{self._total}  {state}")
-            self._printed = done
+    yield tick
 
 
 WIDTH = 120  # columns of a table in the log, whatever the terminal has

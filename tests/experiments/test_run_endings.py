@@ -19,8 +19,9 @@ from small_configs import DATA, HOLDOUT
 
 from attnkernel.fitting import CostWarning, FitWarning
 from experiments.__main__ import main
+from experiments.runs import output_log
 from experiments.runs.files import status_of
-from experiments.runs.output_log import OutputLog, Ticker
+from experiments.runs.output_log import OutputLog
 from experiments.runs.provenance import Sources, read_sources
 from experiments.studies.data import ShowData
 
@@ -125,13 +126,19 @@ def test_terminal_without_greek_letters_fails_no_run(monkeypatch):
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory, blank_figures):
     """The directory of a hold-out run interrupted at its second step, and what it printed."""
-    folder, tick = tmp_path_factory.mktemp("interrupted"), Ticker.__call__
+    folder, show = tmp_path_factory.mktemp("interrupted"), output_log.show_progress
     (folder / "holdout.yaml").write_text(HOLDOUT)
 
-    def interrupt(self, done, state):
-        if done == 2:
-            raise KeyboardInterrupt
-        tick(self, done, state)
+    @contextlib.contextmanager
+    def interrupted_progress(*arguments):
+        with show(*arguments) as tick:
+
+            def interrupt(done, state):
+                if done == 2:
+                    raise KeyboardInterrupt
+                tick(done, state)
+
+            yield interrupt
 
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -139,7 +146,7 @@ def interrupted(tmp_path_factory, blank_figures):
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        patch.setattr(Ticker, "__call__", interrupt)
+        patch.setattr(output_log, "show_progress", interrupted_progress)
         assert main(["run", str(folder / "holdout.yaml"), "--out", str(folder / "out")]) == 130
     return folder / "out", (out.getvalue(), err.getvalue())
 
