@@ -1,7 +1,5 @@
 """Runs side by side: the fields that differ, the results, and their metrics in one figure."""
 
-import csv
-import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +10,22 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from rich.console import Console
-from rich.table import Table
 
-from attnkernel._core.saving import write_atomically
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, literal
 
 from ..config import ConfigError, read
-from ..runs import OutputError, flat, is_number, numbers_of, read_json, save_figure, status_of
+from ..runs import (
+    OutputError,
+    flat,
+    is_number,
+    numbers_of,
+    plain_table,
+    read_json,
+    save_figure,
+    status_of,
+    write_csv,
+    write_json,
+)
 from .number_labels import in_words, labels
 
 MAX_ROWS = 40  # of a table
@@ -85,12 +92,8 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
         ("Fields of the configs that differ", {"state": state, **asked}),
         ("Results", shown),
     ):
-        table = Table("", *names, title=title, title_justify="left", box=None, pad_edge=False)
-        for name, values in rows.items():
-            table.add_row(
-                name, *("" if value is None else _format_value(value) for value in values)
-            )
-        console.print(table)
+        cells = [[name, *map(_format_value, values)] for name, values in rows.items()]
+        console.print(plain_table(title, ["", *names], cells))
     if len(numbers) > MAX_ROWS:
         rest = len(numbers) - MAX_ROWS
         console.print(f"and {rest} more numbers in {out / 'compare.json'}")
@@ -101,7 +104,7 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
         "numbers": numbers,
     }
     try:
-        write_atomically(out / "compare.json", (json.dumps(content, indent=2) + "\n").encode())
+        write_json(out / "compare.json", content)
         drawn = _draw_metrics(names, [result.paths() for result in results], out)
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {error.strerror or error}") from None
@@ -134,8 +137,8 @@ def _values_by_field(runs: Sequence[Mapping[str, Any]], *, differing: bool) -> d
 
 
 def _format_value(value: Any) -> str:
-    """Returns a value as text; floats with six significant digits."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    """Returns a value as text, floats with six significant digits; none for None."""
+    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def _draw_metrics(
@@ -217,18 +220,10 @@ def index(folder: Path, console: Console) -> None:
         }
         rows.append(row | result.numbers)
     columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
     try:
-        write_atomically(folder / "index.csv", text.getvalue().encode())
+        write_csv(folder / "index.csv", columns, [[row.get(k) for k in columns] for row in rows])
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {error.strerror}") from None
-    table = Table(*INDEX_COLUMNS, box=None, pad_edge=False)
-    for row in rows[-MAX_ROWS:]:
-        table.add_row(
-            *(_format_value(row[name]) if row[name] is not None else "" for name in INDEX_COLUMNS)
-        )
-    console.print(table)
+    cells = [[_format_value(row[name]) for name in INDEX_COLUMNS] for row in rows[-MAX_ROWS:]]
+    console.print(plain_table(None, INDEX_COLUMNS, cells))
     console.print(f"{folder / 'index.csv'}: {len(rows)} runs")

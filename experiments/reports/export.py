@@ -8,20 +8,19 @@
 | `figures/*.png` | images | artifacts | |
 """
 
-import csv
 import datetime
 import importlib
 import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.image import imread
 
-from ..runs import OutputError, flat, is_number
+from ..runs import OutputError, flat, is_number, write_csv
 from .compare import Result
 
 _BATCH = {"metrics": 1000, "params": 100}  # the most that MLflow takes at a time
@@ -142,21 +141,12 @@ def to_csv(record: "Record", folder: Path) -> str:
     """Writes `config.csv`, `metrics.csv` and `summary.csv` to FOLDER/NAME."""
     own = _new_folder(folder / record.name)
     columns = list(dict.fromkeys(["step", "member", *(k for row in record.lines for k in row)]))
-    _write_table(
-        own / "metrics.csv", columns, [[row.get(k) for k in columns] for row in record.lines]
-    )
+    lines = [[row.get(k) for k in columns] for row in record.lines]
+    write_csv(own / "metrics.csv", columns, lines)
     for name, values in (("config", record.config), ("summary", flat(record.summary))):
         rows = [[key, _text(value)] for key, value in values.items()]
-        _write_table(own / f"{name}.csv", ["name", "value"], rows)
+        write_csv(own / f"{name}.csv", ["name", "value"], rows)
     return f"{own}: config.csv, metrics.csv, summary.csv"
-
-
-def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Writes a CSV file with a header line."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
 
 
 class Record(Result):

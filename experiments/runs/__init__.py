@@ -9,9 +9,12 @@ from .files import (
     is_number,
     numbers_of,
     plain,
+    plain_table,
     read_json,
     save_figure,
     status_of,
+    write_csv,
+    write_json,
 )
 from .monitor import NO_MONITOR, Monitor
 from .provenance import digest_of

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from rich.table import Table
 
 import attnkernel as ak
 from attnkernel._core.saving import fsync, write_atomically
@@ -219,10 +218,7 @@ class Run(Monitor):
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Prints a table."""
-        table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
-        for row in rows:
-            table.add_row(*row)
-        self.print(table)
+        self.print(files.plain_table(title, columns, rows))
 
     def table_of(
         self, title: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]

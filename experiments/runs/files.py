@@ -1,19 +1,22 @@
 """Files of a run directory: where it is, its JSON, its figures, its status and its lock."""
 
+import csv
 import errno
+import io
 import itertools
 import json
 import os
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from matplotlib.figure import Figure
+from rich.table import Column, Table
 
 from attnkernel._core.saving import write_atomically
 
@@ -120,6 +123,23 @@ def is_number(value: Any) -> bool:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all."""
     write_atomically(path, (json.dumps(plain(content), indent=2) + "\n").encode())
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a CSV file whole or not at all; None is an empty cell."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    write_atomically(path, text.getvalue().encode())
+
+
+def plain_table(
+    title: str | None, columns: Sequence[str | Column], rows: Iterable[Sequence[str]]
+) -> Table:
+    """A table for the terminal, without lines."""
+    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,8 +1,5 @@
 """The report of a sweep: a line per member, means and intervals over seeds, and their figure."""
 
-import csv
-import io
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,14 +9,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Column
 from scipy.stats import t as student
 
-from attnkernel._core.saving import write_atomically
 from attnkernel.plot import BLUE, SKY, literal
 
 from ..reports import labels
-from ..runs import numbers_of, plain, save_figure
+from ..runs import numbers_of, plain_table, save_figure, write_csv, write_json
 from .members import Member, words
 
 
@@ -43,14 +39,11 @@ def report(
         row = {"id": member.id, "state": known.get("state"), "reason": known.get("reason")}
         rows.append((member, row, numbers))
     names = list(dict.fromkeys(name for _, _, numbers in rows for name in numbers))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*axes, "id", "state", "reason", *names])
-    for member, row, numbers in rows:
-        values = [numbers.get(name, "") for name in names]
-        asked = [member.asked.get(field, "") for field in axes]  # "": as in the config
-        writer.writerow([*asked, *row.values(), *values])
-    write_atomically(out / "members.csv", text.getvalue().encode())
+    lines = [  # no text in the column of a field: as in the config
+        [*map(member.asked.get, axes), *row.values(), *map(numbers.get, names)]
+        for member, row, numbers in rows
+    ]
+    write_csv(out / "members.csv", [*axes, "id", "state", "reason", *names], lines)
     groups = _summarise_over_seeds(rows)
     state = [row["state"] for _, row, _ in rows]
     content = {
@@ -60,21 +53,17 @@ def report(
         "groups": groups,
         **({} if rounds is None else {"rounds": rounds}),
     }
-    write_atomically(out / "summary.json", (json.dumps(plain(content), indent=2) + "\n").encode())
+    write_json(out / "summary.json", content)
     shown = _names_of_varying_numbers(groups)
     summaries = [found[m.id].get("summary") or {} for m in members if m.id in found]
     text_of = labels(names, summaries)
-    table = Table(
-        Column(overflow="fold"),
-        "members",
-        *(text_of[name] for name in shown),
-        title="Mean, and its 95 % interval over seeds",
-    )
-    table.title_justify, table.box, table.pad_edge = "left", None, False
-    for group in groups[:MAX_ROWS]:
-        cells = [_format_mean(group["numbers"].get(name)) for name in shown]
-        table.add_row(words(group["asked"]) or "all", str(group["members"]), *cells)
-    console.print(table)
+    columns = [Column(overflow="fold"), "members", *(text_of[name] for name in shown)]
+    cells = [
+        [words(group["asked"]) or "all", str(group["members"])]
+        + [_format_mean(group["numbers"].get(name)) for name in shown]
+        for group in groups[:MAX_ROWS]
+    ]
+    console.print(plain_table("Mean, and its 95 % interval over seeds", columns, cells))
     if len(groups) > MAX_ROWS:
         console.print(f"and {len(groups) - MAX_ROWS} more lines in {out / 'summary.json'}")
     if shown:
