@@ -69,7 +69,7 @@ class Run(Monitor):
         self._sources = read_sources()
         self._meta = meta_of(config, self._sources.record)
         self._timings: dict[str, float] = {}
-        self._notes: list[str] = []
+        self.notes: list[str] = []  # sentences that were kept so far
         self._written = ["config.yaml", "metrics.jsonl"]
         self._digest = digest_of(config)
         try:
@@ -186,19 +186,14 @@ class Run(Monitor):
 
     def summary(self, numbers: Mapping[str, Any]) -> None:
         """Writes `summary.json`, with the notes of the run."""
-        files.write_json(self.directory / "summary.json", {**numbers, "notes": self._notes})
+        files.write_json(self.directory / "summary.json", {**numbers, "notes": self.notes})
         self._written.append("summary.json")
 
     def note(self, sentences: Sequence[str]) -> None:
         """Keeps sentences that a reader of the results must know, and prints them."""
         for sentence in sentences:
-            self._notes.append(sentence)
+            self.notes.append(sentence)
             self.print(f"note: {sentence}")
-
-    @property
-    def notes(self) -> list[str]:
-        """The sentences that were kept so far."""
-        return list(self._notes)
 
     def figure(self, name: str, figure: Figure, **arrays: Any) -> None:
         """Saves a figure as PNG and PDF, and the arrays that it shows."""

@@ -17,27 +17,20 @@ class JoinError(Exception):
 
 
 def start(is_distributed: bool, coordinator: str | None, process: tuple[int, int] | None) -> None:
-    """Reserves threads, and joins the processes of a distributed run; to be called before JAX
-    starts. Further arguments: those of `join`.
+    """Reserves threads, and waits for all processes of a distributed run; to be called before JAX
+    starts.
+
+    **Arguments:** `coordinator`: where process 0 listens, host:port. `process`: (i, N), which one
+    this is of how many. Default None: taken from Slurm, Open MPI or the cloud.
 
     **Raises:** `JoinError`; also for a `coordinator` or a `process` of a run that is not
     distributed.
     """
     reserve_threads()
-    if is_distributed:
-        join(coordinator, process)
-    elif coordinator or process:
-        raise JoinError("--coordinator and --process go with --distributed")
-
-
-def join(coordinator: str | None, process: tuple[int, int] | None) -> None:
-    """Waits for all processes of the run; to be called before JAX computes anything.
-
-    **Arguments:** `coordinator`: where process 0 listens, host:port. `process`: (i, N), which one
-    this is of how many. Default None: taken from Slurm, Open MPI or the cloud.
-
-    **Raises:** `JoinError`.
-    """
+    if not is_distributed:
+        if coordinator or process:
+            raise JoinError("--coordinator and --process go with --distributed")
+        return
     place, number = process or (None, None)
     try:
         jax.distributed.initialize(coordinator, num_processes=number, process_id=place)
