@@ -195,7 +195,7 @@ class BenchTraining(Benchmark):
         that keeps its compiled steps in the dictionary `kept`. `keys`: one for each size.
         """
         model = ak.KernelRegression(
-            _unhalved_gaussian(1.0), rule=ak.Softmax(sink_mass=ak.fixed(SINK_MASS))
+            Model(convention="unhalved").kernel_at(), rule=ak.Softmax(sink_mass=ak.fixed(SINK_MASS))
         )
         optimizer = optax.adam(LEARNING_RATE)
 
@@ -250,11 +250,6 @@ class BenchTraining(Benchmark):
             start = {"log_lengthscales": lengths, "weights": jnp.full(heads, 1.0 / heads)}
             problems.append((start, 1, key))
         return ours, functools.partial(train_each, problems, data, self.head_steps)
-
-
-def _unhalved_gaussian(lengthscale: float) -> ak.Gaussian:
-    """Returns the kernel exp(−‖q − k‖²/ℓ²), without the usual factor of ½."""
-    return ak.Gaussian(ak.kernels.convert_lengthscale(lengthscale, source="unhalved"))
 
 
 def _run_python(*arguments: str) -> None:

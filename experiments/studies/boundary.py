@@ -27,14 +27,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..benchmarks.reports import table_of_targets, target
-from ..config import FieldError, Positive
-from ..reports import legend
+from ..config import BUILT_IN, FieldError, Positive
+from ..reports import legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Study
 
@@ -136,8 +135,7 @@ class Boundary(Study):
         the figure in `run`. `rows`: those of `_summarise_place`.
         """
         at = np.linspace(0.0, 0.5, self.points)
-        kernel, figure = self.kernels[0], Figure(figsize=(9.4, 3.7))
-        left, right = figure.subplots(1, 2)
+        kernel, (figure, (left, right)) = self.kernels[0], subplots(1, 2, figsize=(9.4, 3.7))
         arrays: dict[str, Any] = {"x": at, "lengthscales": lengthscales}
         looks = {0: (ak.plot.ORANGE, "s"), 1: (ak.plot.BLUE, "o")}
         theory = {"color": ak.plot.ink(), "linewidth": 0.9}
@@ -206,7 +204,7 @@ def mean(x: Any, derivative: int = 0) -> np.ndarray:
 def measured(name: str, order: int, h: float, at: np.ndarray, n: int) -> np.ndarray:
     """Bias, and n h times the variance for noise of variance 1: shape (2, points)."""
     x = (np.arange(n) + 0.5) / n
-    fitted, variance = _predict_mean_and_variance(_kernel_by_name(name, h), order, at, x, mean(x))
+    fitted, variance = _predict_mean_and_variance(BUILT_IN[name](h), order, at, x, mean(x))
     return np.stack([fitted - mean(at), n * h * variance])
 
 
@@ -222,18 +220,13 @@ def _predict_mean_and_variance(
     return found.value, found.variance_of(jnp.ones(len(x)))
 
 
-def _kernel_by_name(name: str, h: float) -> ak.kernels.Kernel:
-    """Returns the kernel "gaussian" or "epanechnikov" with the lengthscale h."""
-    return ak.Gaussian(h) if name == "gaussian" else ak.Epanechnikov(h)
-
-
 def predicted(name: str, order: int, h: float, at: np.ndarray) -> np.ndarray:
     """The leading terms of the same."""
     reach = REACH[name]
     nodes, weights = np.polynomial.legendre.leggauss(200)
     low, high = (np.clip(end / h, -reach, reach) for end in (-at, 1.0 - at))
     u = low[:, None] + (high - low)[:, None] * (nodes + 1.0) / 2.0
-    scores = _kernel_by_name(name, 1.0).pairwise(jnp.zeros((1, 1)), jnp.asarray(u.reshape(-1, 1)))
+    scores = BUILT_IN[name](1.0).pairwise(jnp.zeros((1, 1)), jnp.asarray(u.reshape(-1, 1)))
     shape = np.exp(np.asarray(scores)).reshape(u.shape)
     of_u = weights * (high - low)[:, None] / 2.0
     m0, m1, m2, m3 = (np.sum(of_u * u**j * shape, axis=1) for j in range(4))

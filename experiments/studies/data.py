@@ -4,11 +4,11 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from matplotlib.figure import Figure
 
 import attnkernel as ak
 
 from ..config import Data, to_list
+from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
@@ -27,14 +27,13 @@ class ShowData(Study):
 
     def report(self, results: ak.data.Dataset, run: Run) -> None:
         data = results
-        figure = Figure(figsize=(6.0, 3.6))
-        ax = ak.plot.data(data, ax=figure.subplots())
+        figure, ax = subplots(figsize=(6.0, 3.6))
+        ak.plot.data(data, ax=ax)
         figure.legend(loc="outside lower center", ncols=3)
         arrays = {"x": np.asarray(data.x)[:, 0], "y": np.asarray(data.y)}
-        if data.mean is not None and data.sd is not None:
-            arrays |= {"mean": np.asarray(data.mean), "sd": np.asarray(data.sd)}
         title = f"{self.name}: {len(data.y)} observations"
         if data.mean is not None and data.sd is not None:
+            arrays |= {"mean": np.asarray(data.mean), "sd": np.asarray(data.sd)}
             inside = np.mean(np.abs(arrays["y"] - arrays["mean"]) <= 2 * arrays["sd"])
             title += f", {inside:.0%} within two standard deviations"
         ax.set_title(title)

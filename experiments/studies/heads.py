@@ -106,7 +106,7 @@ class Heads(base.HoldOutStudy):
         return {
             "heads": jnp.array(self.heads),
             **{name: of_heads(leaf) for name, leaf in of_kernels.items()},
-            "leave_one_out": base.leave_one_out_errors(fits.model, data),
+            "leave_one_out": base.leave_one_out_errors(fits.model, data.x, data.y),
         }
 
     def report(self, results: base.Fits, run: Run) -> None:

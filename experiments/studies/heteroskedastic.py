@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import legend
+from ..reports import legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -84,8 +83,8 @@ class Heteroskedasticity(Study):
         """Draws the sd of the noise at the inputs `at`, true and estimated by each method, a panel
         for each growth; saves the figure in `run`. `rows`: those of `_summarise_method`.
         """
-        figure = Figure(figsize=(4.2 * len(results), 3.2))
-        axes = figure.subplots(1, len(results), squeeze=False)[0]
+        size = (4.2 * len(results), 3.2)
+        figure, (axes,) = subplots(1, len(results), squeeze=False, figsize=size)
         arrays: dict[str, Any] = {"x": at}
         looks = (("-.", ak.plot.PURPLE), ("-", ak.plot.BLUE), None, ("--", ak.plot.ORANGE), None)
         for ax, (growth, numbers) in zip(axes, results.items(), strict=True):

@@ -61,7 +61,7 @@ class HoldOut(base.HoldOutStudy):
             "hold_out": rows.sizes,
             **self.model.parameters(fits.model.kernel),
             "loss": fits.loss,
-            "leave_one_out": base.leave_one_out_errors(fits.model, data),
+            "leave_one_out": base.leave_one_out_errors(fits.model, data.x, data.y),
         }
         return base.Fits(data, fits, {"fits": table}, jnp.any(fits.starts.diverged))
 

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
@@ -240,8 +239,8 @@ class Regression(Study):
     def _draw_fit(self, run: Run, results: Results) -> list[Picture]:
         """Draws the fit and its residuals; for several columns, observed against left-out."""
         data, fit = results.data, results.fit
-        figure, other = Figure(figsize=(5.6, 3.6)), Figure(figsize=(5.6, 3.6))
-        ax, arrays = figure.subplots(), {"x": data.x, "y": data.y}
+        figure, ax = subplots(figsize=(5.6, 3.6))
+        arrays = {"x": data.x, "y": data.y}
         if len(results.effects) == 1:
             (effect,) = results.effects
             ak.plot.points(data.x, data.y, ax=ax)
@@ -256,7 +255,8 @@ class Regression(Study):
             caption = "Each observation against its prediction from all other rows."
         ax.set_title(f"R² = {results.report.r_squared:.3f}")
         run.figure("fit", figure, **arrays)
-        ax = ak.plot.residuals(fit, ax=other.subplots())
+        other, ax = subplots(figsize=(5.6, 3.6))
+        ak.plot.residuals(fit, ax=ax)
         ax.set_title(f"residual sd = {results.report.residual_sd:.4g}")
         run.figure("residuals", other, x=data.x, residuals=data.y - fit(data.x))
         return [

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import Heteroskedastic, HoldOutSize, Model, Training
+from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, hold_out_sizes
 
@@ -146,8 +146,8 @@ class Seeds(Study):
         lengthscale), by method, shape (seeds, methods); saves the figure in `run`. `rows`: the
         table, a row for each method.
         """
-        figure, names = Figure(figsize=(8.4, 3.6)), [row["method"] for row in rows]
-        left, right = figure.subplots(1, 2)
+        figure, (left, right) = subplots(1, 2, figsize=(8.4, 3.6))
+        names = [row["method"] for row in rows]
         line = {"color": ak.plot.ink(), "linewidth": 0.9}
         for ax, values, shown in ((left, lengthscales, names), (right, ratios[:, :-1], names[:-1])):
             ax.boxplot(

@@ -188,13 +188,9 @@ def hold_out_sizes(sizes: Sequence[int | float], n: int) -> list[int]:
     return [rows_held_out(size, n, "hold_out", i) for i, size in enumerate(sizes)]
 
 
-def leave_one_out_errors(models: Any, data: ak.data.Dataset) -> Array:
-    """The leave-one-out error of each of a stack of models."""
-    return _leave_one_out_errors(models, data.x, data.y)
-
-
 @eqx.filter_jit
-def _leave_one_out_errors(models: Any, x: Array, y: Array) -> Array:
+def leave_one_out_errors(models: Any, x: Array, y: Array) -> Array:
+    """The leave-one-out error of each of a stack of models."""
     arrays, rest = eqx.partition(models, eqx.is_array)
     return jax.lax.map(lambda each: ak.LeaveOneOut()(eqx.combine(each, rest), x, y), arrays)
 
@@ -212,16 +208,13 @@ def describe(data: ak.data.Dataset) -> dict[str, Any]:
 
 def tables_as_rows(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers for a summary: each table, which is a mapping of columns, as a list of rows."""
-    return {
-        name: _columns_to_rows(value) if isinstance(value, Mapping) else value
-        for name, value in numbers.items()
-    }
-
-
-def _columns_to_rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a table, a mapping from names to columns, as one dictionary for each row."""
-    arrays = [np.atleast_1d(np.asarray(column)) for column in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*arrays, strict=True)]
+    tables = dict(numbers)
+    for name, columns in numbers.items():
+        if isinstance(columns, Mapping):
+            arrays = [np.atleast_1d(np.asarray(column)) for column in columns.values()]
+            rows = zip(*arrays, strict=True)
+            tables[name] = [dict(zip(columns, row, strict=True)) for row in rows]
+    return tables
 
 
 def with_fields(part: Any, values: Mapping[str, Any]) -> Any:
