@@ -42,17 +42,15 @@ class Projection(Study):
         objective = HoldOutSizes.from_config(self.hold_out, len(data.y)).objective()
         models = self.models(data.x.shape[1], keys.next())
         fits = {}
-        total = sum(training.steps for _, training in models.values())
-        with monitor.progress("training", total) as tick, monitor.timed("training"):
-            done = 0
-            for name, (model, training) in models.items():
-                at = done
+        for name, (model, training) in models.items():
 
-                def on_chunk(steps: int, history: dict[str, Any], *, name=name, at=at) -> None:
-                    losses = history["loss"]
-                    monitor.step_metrics(steps, "model", [name], loss=losses[None])
-                    tick(at + steps, f"{name}: loss {losses.mean():.3f}")
+            def log(done: int, history: dict[str, Any], *, name=name) -> str:
+                losses = history["loss"]
+                monitor.step_metrics(done, "model", [name], loss=losses[None])
+                return f"{name}: loss {losses.mean():.3f}"
 
+            at, nothing = f"model_{len(fits)}", lambda model: {}
+            with monitor.fit(at, training.steps, record=nothing, log=log) as following:
                 fits[name] = ak.fit(
                     model,
                     data.x,
@@ -61,10 +59,8 @@ class Projection(Study):
                     optimizer=training.make(),
                     steps=training.steps,
                     key=keys.next(),
-                    callback=on_chunk,
-                    checkpoints=monitor.checkpoints(f"model_{len(fits)}"),
+                    **following,
                 )
-                done += training.steps
         return data, fits
 
     def report(self, results: Results, run: Run) -> None:
