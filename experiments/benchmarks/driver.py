@@ -79,16 +79,15 @@ def measure(
     repeats: int,
     *,
     along: str | None = None,
-    max_seconds: float = np.inf,
     max_run_seconds: float = np.inf,
-    round_seconds: float = 0.0,
+    **limits: float,
 ) -> list[dict[str, Any]]:
     """A row for each case; a resumed run of this name measures the cases that it lacks.
 
     A row has the fields of its case, its `label`, and by contender the `seconds` of all rounds,
     their `median`, the seconds of the `first` call and why a contender is `unavailable`. A
     contender is not run where smaller values of the field `along` extrapolate to more than
-    `max_run_seconds`: it is then `extrapolated`. The other numbers are those of `interleaved`.
+    `max_run_seconds`: it is then `extrapolated`. Further `limits` are those of `interleaved`.
     """
     rows: list[dict[str, Any]] = []
 
@@ -104,14 +103,8 @@ def measure(
         contenders, unavailable = available(
             {one: make for one, make in case.contenders.items() if one not in extrapolated}
         )
-        first, seconds, results = interleaved(
-            contenders,
-            repeats,
-            cold=case.cold,
-            max_seconds=max_seconds,
-            max_run_seconds=max_run_seconds,
-            round_seconds=round_seconds,
-        )
+        limits["max_run_seconds"] = max_run_seconds
+        first, seconds, results = interleaved(contenders, repeats, cold=case.cold, **limits)
         row = {**case.fields, "label": case.label, "seconds": seconds, "first": first}
         row |= {"median": medians(seconds), "unavailable": unavailable}
         row["extrapolated"] = extrapolated

@@ -72,7 +72,9 @@ class BenchGCV(Benchmark):
         start = rule_of_thumb(x)
         low, high = (start * factor for factor in BOUNDS)
         bandwidths = np.geomspace(low, high, BANDWIDTHS)
-        exact = exact_method(n)
+        exact = ak.methods.Fourier(EXACT_TOLERANCE)  # a tolerance far below the differences
+        if n <= MAX_PAIRWISE_ROWS:
+            exact = ak.methods.Blockwise()
 
         def gcv(bandwidths: np.ndarray, method: ak.methods.Method) -> np.ndarray:
             model = ak.KernelRegression(ak.Gaussian(start), order=order, method=method)
@@ -175,11 +177,6 @@ def fastlpr(
         return Curve(bandwidth, values, np.ravel(fitted.gcv["gcv_m"]))
 
     return choose_and_fit
-
-
-def exact_method(n: int) -> ak.methods.Method:
-    """Returns the method of exact criteria: all pairs, or a tolerance far below the differences."""
-    return ak.methods.Blockwise() if n <= MAX_PAIRWISE_ROWS else ak.methods.Fourier(EXACT_TOLERANCE)
 
 
 def curve_error(
