@@ -13,7 +13,7 @@ from paths import CONFIGS
 
 import attnkernel as ak
 from experiments.__main__ import main
-from experiments.benchmarks import attention_contenders, latency
+from experiments.benchmarks import attention_contenders, first_calls as first, latency
 from experiments.benchmarks.driver import (
     Case,
     Disagreement,
@@ -29,10 +29,8 @@ from experiments.benchmarks.driver import (
     measure,
     peak_bytes,
 )
-from experiments.benchmarks.first_calls import EQUINOX, LOWESS, OURS, STATSMODELS, make_calls
 from experiments.benchmarks.fresh_process import Latency
-from experiments.benchmarks.latency import CACHED
-from experiments.benchmarks.r_scripts import KERNSMOOTH, LOCFIT, NP, PACKAGES, SCRIPTS, timed_script
+from experiments.benchmarks.r_scripts import timed_script
 from experiments.benchmarks.reports import target
 from experiments.runs.monitor import NO_MONITOR
 
@@ -158,6 +156,7 @@ def test_target_is_judged_by_its_worst_value():
 pytestmark = pytest.mark.usefixtures("blank_figures")
 CONFIG = str(CONFIGS / "bench_latency.yaml")
 SMALL = ("repeats=1", "length=8", "rows=300", "fits=6")
+CALLS = first.make_calls(8, 300, 6)
 
 
 @pytest.fixture
@@ -179,8 +178,8 @@ def measured(monkeypatch):
     """No process is started: a call takes 1, 2, ... CPU seconds. Returns the calls and folders."""
     started = []
 
-    def measure(name, contender, sizes, env):
-        started.append((name, contender, env.get("JAX_COMPILATION_CACHE_DIR")))
+    def measure(contender, script, env):
+        started.append((script.call, contender, env.get("JAX_COMPILATION_CACHE_DIR")))
         return Latency(float(len(started)), 0.5, 3, 0, (1.0,))
 
     monkeypatch.setattr(latency, "measure", measure)
@@ -192,24 +191,23 @@ def test_contenders_are_interleaved_and_a_process_fills_each_cache(run, measured
     rows, targets, printed = run("attention", "repeats=2")
     (fill, fill_other), rounds = measured[:2], measured[2:]
     assert [(contender, bool(folder)) for _, contender, folder in rounds] == 2 * [
-        (OURS, False),
-        (EQUINOX, False),
-        (OURS, True),
-        (EQUINOX, True),
+        (first.OURS, False),
+        (first.EQUINOX, False),
+        (first.OURS, True),
+        (first.EQUINOX, True),
     ]
     assert fill == rounds[2] == rounds[6]
     assert fill_other == rounds[3]
     assert fill[2] != fill_other[2]
     assert not Path(fill[2]).exists()
     row = rows["attention"]
-    assert row["seconds"] == {OURS: [3, 7], EQUINOX: [4, 8], OURS + CACHED: [5, 9]} | {
-        EQUINOX + CACHED: [6, 10]
-    }
-    assert row["wall"][OURS] == 0.5
-    assert row["compiled"][OURS] == 3
+    ends = [first.OURS, first.EQUINOX, first.OURS + first.CACHED, first.EQUINOX + first.CACHED]
+    assert row["seconds"] == {end: [3 + i, 7 + i] for i, end in enumerate(ends)}
+    assert row["wall"][first.OURS] == 0.5
+    assert row["compiled"][first.OURS] == 3
     assert [one["worst"] for one in targets] == pytest.approx([5 / 6, 7 / 8])
     assert [one["at_most"] for one in targets] == [3.0, 2.0]
-    assert [one["at"] for one in targets] == [row["label"], row["label"] + CACHED]
+    assert [one["at"] for one in targets] == [row["label"], row["label"] + first.CACHED]
     assert "medians of 2 processes" in printed
 
 
@@ -229,10 +227,16 @@ def test_missing_contenders_are_reported(run, measured, monkeypatch):
     monkeypatch.setitem(sys.modules, "statsmodels.nonparametric.kernel_regression", None)
     monkeypatch.setitem(sys.modules, "statsmodels.nonparametric.smoothers_lowess", None)
     rows, _, printed = run("predict")
-    assert rows["predict"]["median"].keys() == {OURS, OURS + CACHED}
+    assert rows["predict"]["median"].keys() == {first.OURS, first.OURS + first.CACHED}
     reasons = rows["predict"]["unavailable"]
-    assert reasons.keys() == {STATSMODELS, LOWESS, NP, KERNSMOOTH, LOCFIT}
-    assert reasons[LOWESS].startswith("statsmodels: not installed")
+    assert reasons.keys() == {
+        first.STATSMODELS,
+        first.LOWESS,
+        first.NP,
+        first.KERNSMOOTH,
+        first.LOCFIT,
+    }
+    assert reasons[first.LOWESS].startswith("statsmodels: not installed")
     assert "no R: np (Rscript: not installed)" in printed
 
 
@@ -243,23 +247,27 @@ def test_call_without_its_package_has_no_numbers(run, measured, monkeypatch):
     assert [one["reached"] for one in targets] == [None, None]
 
 
-def test_scripts_of_r_belong_to_calls():
-    assert SCRIPTS.keys() <= make_calls(8, 300, 6).keys()
+@pytest.mark.parametrize("name", CALLS)
+def test_scripts_of_python_can_be_compiled(name):
+    scripts = CALLS[name].contenders
+    for script in (scripts[one] for one in scripts if one not in first.R_PACKAGES):
+        compile(f"{script.prepare}\n{script.call}", name, "exec")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "contender"),
     [
-        pytest.param(name, one, marks=pytest.mark.needs_r(PACKAGES[one]))
-        for name in SCRIPTS
-        for one in SCRIPTS[name]
+        pytest.param(name, one, marks=pytest.mark.needs_r(first.R_PACKAGES[one]))
+        for name in CALLS
+        for one in CALLS[name].contenders
+        if one in first.R_PACKAGES
     ],
 )
 def test_scripts_of_r_run(name, contender):
     data = ak.data.load("cps71")
     x, y = np.asarray(data.x, float)[:, 0], np.asarray(data.y, float)
-    found = timed_script(contender, SCRIPTS[name][contender], x, y)()
+    found = timed_script(first.R_PACKAGES[contender], CALLS[name].contenders[contender], x, y)()
     assert 0 <= found.cpu < 60
     assert 0 <= found.wall < 60
 
@@ -269,11 +277,11 @@ def test_scripts_of_r_run(name, contender):
 def test_first_calls_are_measured_in_fresh_processes(run):
     rows, targets, _ = run("import, predict, another_grid, attention, large_fit, memory")
     predict = rows["predict"]
-    assert predict["compiled"][OURS] == predict["loaded"][OURS + CACHED] > 0
-    assert predict["compiled"][OURS + CACHED] == predict["loaded"][OURS] == 0
-    assert predict["median"][OURS] > predict["median"][OURS + CACHED] > 0
-    assert rows["import"]["compiled"] == {OURS: 0}
-    assert rows["another_grid"]["compiled"] == {OURS: 0}
+    assert predict["compiled"][first.OURS] == predict["loaded"][first.OURS + first.CACHED] > 0
+    assert predict["compiled"][first.OURS + first.CACHED] == predict["loaded"][first.OURS] == 0
+    assert predict["median"][first.OURS] > predict["median"][first.OURS + first.CACHED] > 0
+    assert rows["import"]["compiled"] == {first.OURS: 0}
+    assert rows["another_grid"]["compiled"] == {first.OURS: 0}
     assert max(rows["attention"]["deviation"].values()) < 1e-5
-    assert rows["memory"]["growth"][OURS] >= 1.0
+    assert rows["memory"]["growth"][first.OURS] >= 1.0
     assert len(targets) == 1 + 2 + 1 + 2 + 1 + 1
