@@ -12,8 +12,8 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 19_132, "experiments": 14_565, "tests": 24_219}
-FILES = 190
+CODE_LINES = {"attnkernel": 18_579, "experiments": 14_042, "tests": 22_784}
+FILES = 178
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
