@@ -87,7 +87,8 @@ def load(path: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # the module that its classes name
     try:
-        spec.loader.exec_module(module)
+        # the loader of `spec` would write bytecode beside the file, which may be that of a run
+        exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
         said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         raise ConfigError(f"{place}: cannot be run: {said}") from None

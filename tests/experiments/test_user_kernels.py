@@ -1,6 +1,7 @@
 """Kernels in configs: built-in ones by name, and the user's, registered in Python or by a file."""
 
 import inspect
+import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -212,7 +213,8 @@ def test_file_may_register_a_kernel_by_itself(capsys):
     assert KERNELS["other"] is ak.kernels.Cauchy
 
 
-def test_run_keeps_the_file_of_its_kernel_and_is_reproduced_with_it(error_of):
+def test_run_keeps_the_file_of_its_kernel_and_is_reproduced_with_it(error_of, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # as for users
     run("lengthscales", "model.kernel=round_top", "--kernels", "mine.py")
     assert Path("out/kernels.py").read_text() == MINE
     KERNELS.pop("round_top")
