@@ -176,14 +176,13 @@ def profile(
     **Raises:** `ValueError` if a lengthscale is not positive, the kernel has no or several
     lengthscales, or the objective is stochastic.
     """
-    require_positive("lengthscales", lengthscales)
     if np.ndim(lengthscales) != 1:
         raise ValueError(
             f"lengthscales must have shape (grid,); got {np.shape(lengthscales)}. For one use "
             f"[lengthscale]."
         )
     at = as_real_array("lengthscales", lengthscales)
-    require_positive("lengthscales", at)  # also once rounded
+    require_positive("lengthscales", at)
     require_instance("objective", objective, Objective, "ak.LeaveOneOut()")
     if not hasattr(getattr(model, "kernel", None), "lengthscale_parameter"):
         raise ValueError(
