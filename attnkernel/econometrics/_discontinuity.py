@@ -18,7 +18,7 @@ from .._core.arrays import (
     require_finite,
     wider_dtype,
 )
-from .._core.pandas_frames import is_series
+from .._core.pandas_frames import is_frame, is_series, require_same_index
 from .._core.rows import Rows, RowWeights, cut_rows, pad_rows, require_regression_data
 from .._core.text_tables import align_columns
 from .._core.validation import as_integer, require_level, require_positive, value_text
@@ -253,9 +253,13 @@ def discontinuity(
 def _read_rows(x: Any, y: Any, treatment: Any, weights: Any) -> tuple[Array, list[Array], Any]:
     """Returns inputs, labels and those of the treatment as columns of one dtype, and weights."""
     rows, _ = Rows.read_named(x, y, weights)
-    others = [] if treatment is None else [Rows.read_named(x, treatment, weights)[0].y]
-    labels = [rows.y, *others]
-    if any(each.shape[1] != 1 for each in (rows.x, *labels)):
+    labels = [rows.y]
+    if treatment is not None:
+        require_same_index("treatment", treatment, x)
+        given = treatment.to_numpy() if is_frame(treatment) else treatment
+        labels.append(as_points("treatment", given))
+        require_finite("treatment", labels[1])
+    if any(each.shape != (len(rows.x), 1) for each in (rows.x, *labels)):
         raise ValueError(
             f"x, y and treatment must be one column each; got shapes "
             f"{[each.shape for each in (rows.x, *labels)]}."
