@@ -250,7 +250,12 @@ def require_single(tree: Any) -> None:
 
 def natural(name: str, doc: str | None = None) -> Any:
     """The property of a number in its natural unit: the value of the field `{name}_parameter`."""
-    return property(lambda self: getattr(self, f"{name}_parameter").value, doc=doc)
+
+    def value(self: Any) -> Any:
+        return getattr(self, f"{name}_parameter").value
+
+    value.__qualname__ = natural.__qualname__  # where links of the documentation lead
+    return property(value, doc=doc)
 
 
 def described(module: eqx.Module, **kwargs: Any) -> wl.AbstractDoc:

@@ -14,6 +14,7 @@ from .._core.rows import Inputs, NewInputs, Rows
 from .._core.validation import as_integer_tuple, require_choice, require_instance
 from ..attention import jit_if_pure
 from ..models import DataSupport, DenseSmoother, LinearSmoother, with_bounds_of
+from ..priors import Prior
 
 
 class LinearCoefficients(NamedTuple):
@@ -126,11 +127,11 @@ class PartiallyLinear(DenseSmoother):
         rows = plain + precise_matmul(away, self._coefficient_rows(k, weights))
         return jnp.where(jnp.any(plain != 0, axis=1)[:, None], rows, 0.0)
 
-    def support_at(self, q: NewInputs, rows: Rows) -> DataSupport:
+    def support_at(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
         """That of the smoother, in its columns."""
         rest = self._split(rows.x)[1]
         inner = Rows(rest, rows.y).with_weights(rows.weights)
-        return self.model.estimate(self._split(q)[1], inner).support
+        return self.model.estimate(self._split(q)[1], inner, prior=prior).support
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """The columns of x that hold codes of categories, those of the smoother."""

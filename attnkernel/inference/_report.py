@@ -21,7 +21,7 @@ from .._core.validation import as_names
 from ..attention import jit_if_pure
 from ..fitting import Fit, Result, ended_inside, model_of_start, parameter_distance
 from ..kernels import Kernel, OnColumns, Product
-from ..models import DataSupport, LinearSmoother
+from ..models import DataSupport, DenseSmoother, LinearSmoother
 from ..priors import ExcludeSelf
 from ._degrees_of_freedom import DegreesOfFreedom, sum_degrees_of_freedom
 from ._variance import RowDiagnostics, padded_rows, require_smoother_fit, row_diagnostics
@@ -271,7 +271,10 @@ def _summarise_rows(
     """Returns the diagnostics of the rows, whose inputs are `at`, their support without their own
     label, and effective counts."""
     found = row_diagnostics(model, rows)
-    without_self = model.estimate(at, rows, prior=ExcludeSelf()).support
+    if isinstance(model, DenseSmoother):  # whose predictions take no such prior
+        without_self = model.support_at(at, rows, ExcludeSelf())
+    else:
+        without_self = model.estimate(at, rows, prior=ExcludeSelf()).support
     counts = inverse_or_zero(found.squares)
     return found, sum_degrees_of_freedom(found), without_self, counts
 

@@ -16,6 +16,7 @@ from .._core.rows import Inputs, NewInputs, Predictions, Rows
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
 from ..kernels import Kernel, category_counts
+from ..priors import Prior
 from ._backfitting import over_columns, solve_backfitting, weights_of_column
 from ._linear_smoother import DataSupport, DenseSmoother, WeightsEstimate
 from ._local_regression import support_of
@@ -132,17 +133,19 @@ class AdditiveRegression(DenseSmoother):
         columns = q.T, k.T, solved.curves, solved.lines, solved.means, solved.slopes
         return over_columns(column, self.kernels, have_lines, *columns)
 
-    def support_at(self, q: NewInputs, rows: Rows) -> DataSupport:
+    def support_at(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
         """How well the data determine all curves at each query."""
-        found = [self.column_support(j, q, rows) for j in range(len(self.kernels))]
+        found = [self.column_support(j, q, rows, prior) for j in range(len(self.kernels))]
         return DataSupport(*(functools.reduce(operator.or_, of) for of in zip(*found, strict=True)))
 
-    def column_support(self, column: int, q: NewInputs, rows: Rows) -> DataSupport:
+    def column_support(
+        self, column: int, q: NewInputs, rows: Rows, prior: Prior | None = None
+    ) -> DataSupport:
         """How well the data determine the curve of a column at each query."""
         own, k = slice(column, column + 1), rows.x
         mean = KernelRegression(self.kernels[column])
         return support_of(
-            mean.polynomials(q[:, own], k[:, own], k[:, :0], with_weights(None, rows))
+            mean.polynomials(q[:, own], k[:, own], k[:, :0], with_weights(prior, rows))
         )
 
     def component(self, column: int) -> "AdditiveComponent":

@@ -212,7 +212,7 @@ class DenseSmoother(LinearSmoother):
         """$L_j(x)$ at queries q, from checked data; 0 where no label has weight. None: at k."""
 
     @abc.abstractmethod
-    def support_at(self, q: NewInputs, rows: Rows) -> DataSupport:
+    def support_at(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
         """How well the data determine predictions at queries, from checked data."""
 
     def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
