@@ -21,8 +21,7 @@ from .._core.validation import as_names
 from ..attention import jit_if_pure
 from ..fitting import Fit, Result, ended_inside, model_of_start, parameter_distance
 from ..kernels import Kernel, OnColumns, Product
-from ..models import DataSupport, DenseSmoother, LinearSmoother
-from ..priors import ExcludeSelf
+from ..models import DataSupport, LinearSmoother
 from ._degrees_of_freedom import DegreesOfFreedom, sum_degrees_of_freedom
 from ._variance import RowDiagnostics, padded_rows, require_smoother_fit, row_diagnostics
 
@@ -266,17 +265,12 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
 
 
 def _summarise_rows(
-    model: LinearSmoother, at: Array, rows: Rows
+    model: LinearSmoother, _: Array, rows: Rows
 ) -> tuple[RowDiagnostics, DegreesOfFreedom, DataSupport, Array]:
-    """Returns the diagnostics of the rows, whose inputs are `at`, their support without their own
-    label, and effective counts."""
+    """Returns the diagnostics of the rows, their support by all others, and effective counts."""
     found = row_diagnostics(model, rows)
-    if isinstance(model, DenseSmoother):  # whose predictions take no such prior
-        without_self = model.support_at(at, rows, ExcludeSelf())
-    else:
-        without_self = model.estimate(at, rows, prior=ExcludeSelf()).support
-    counts = inverse_or_zero(found.squares)
-    return found, sum_degrees_of_freedom(found), without_self, counts
+    without_self = model.estimate(None, rows).loo_support
+    return found, sum_degrees_of_freedom(found), without_self, inverse_or_zero(found.squares)
 
 
 def _warnings_of_interpolation(residual: float) -> tuple[str, ...]:

@@ -51,7 +51,8 @@ class Estimate(eqx.Module):
     - `weights`: $L_j(x)$, shape (m, n); 0 where no label has weight.
     - `variance_of(variance)`: $\sum_j L_j(x)^2 \sigma_j^2$ of independent labels.
     - `leverage`: $L_{ii}$, shape (n,), and `loo_residuals`: $y_i - \hat f_{-i}(x_i)$, in the shape
-      of the labels; of an estimate at the rows themselves (`x_new=None`) alone.
+      of the labels; of an estimate at the rows themselves (`x_new=None`) alone. `loo_support`: the
+      support of each row by all others.
 
     All but the first two are computed when they are asked for.
 
@@ -97,6 +98,11 @@ class Estimate(eqx.Module):
         """Each label less its prediction from all others."""
         x, y = self.rows.x, self.rows.labels
         return y - self.model(x, x, y, prior=ExcludeSelf(), **self.rows.kwargs)
+
+    @property
+    def loo_support(self) -> DataSupport:
+        """How well all other rows determine the prediction of each row."""
+        return self.model.estimate(self.rows.x, self.rows, prior=ExcludeSelf()).support
 
 
 class WeightsEstimate(Estimate):
@@ -199,6 +205,15 @@ class LinearSmoother(Smoother):
         return None
 
 
+class DenseEstimate(WeightsEstimate):
+    """The estimate of a `DenseSmoother`, which leaves no row out of its predictions."""
+
+    @property
+    def loo_support(self) -> DataSupport:
+        """How well all other rows determine the prediction of each row."""
+        return self.model.support_at(self.rows.x, self.rows, ExcludeSelf())
+
+
 MAX_DENSE_ROWS = 3000  # 72 MB for each matrix of n × n numbers
 
 
@@ -225,12 +240,12 @@ class DenseSmoother(LinearSmoother):
 
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
-    ) -> WeightsEstimate:
+    ) -> DenseEstimate:
         """Predictions with their weights, variances and support, from the same hat matrix."""
         q = self.queries_at(x_new, rows)
         rows = self._rows_seen(q, rows, prior)
         weights = self.hat_rows(None if x_new is None else q, rows.x, rows.row_weights(q.dtype))
-        return WeightsEstimate(self, rows, _apply(weights, rows), self.support_at(q, rows), weights)
+        return DenseEstimate(self, rows, _apply(weights, rows), self.support_at(q, rows), weights)
 
     def check_inputs(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
         """Raises `ValueError` for too many rows, or invalid codes of categories."""

@@ -175,7 +175,7 @@ KERNELS = {
     ],
 )
 def test_equals_the_dense_reference(kernel, name):
-    """Of keys that come three times, in float32; from a scale of 1e25 a score is +inf."""
+    """Each key is repeated three times, in float32; from a scale of 1e25 scores overflow to inf."""
     rng = np.random.default_rng(0)
     # terms of one sign: the sum of an overflow above and one below is NaN
     q, k = np.abs(rng.normal(size=(2, 7, 3))).astype(np.float32)

@@ -117,7 +117,6 @@ def test_bands_of_an_additive_fit_and_of_its_curves(x64, component):
         assert band.description == "95 % pointwise, curve of b"
         by_number = ak.bands(fit, AT, component=1, corrected=False, noise="constant")
         np.testing.assert_array_equal(by_number.standard_error, band.standard_error)
-    else:
         report = str(ak.summarise(fit))
         assert "additive, local linear" in report
         assert "lengthscale of b" in report

@@ -227,7 +227,7 @@ def rho(r, level):
 
 
 def test_values_are_those_of_loops(x64):
-    """Of leave-one-out with and without weights, folds, and several labels."""
+    """Leave-one-out with and without weights, folds, and several labels."""
     x, y, rng = noisy()
     weights = rng.integers(0, 3, ROWS) * 1.0
     model = ak.KernelRegression(ak.Gaussian(0.05))
