@@ -316,8 +316,8 @@ def fixed(value: ArrayLike) -> Fixed:
     >>> import attnkernel as ak
     >>> ak.Softmax(ak.fixed(0.5), sink_mass=ak.fixed(1e-16))
     Softmax(temperature=fixed(0.5), sink_mass=fixed(1e-16))
-    >>> ak.Periodic(0.5, period=ak.fixed(24.0))
-    Periodic(lengthscale=0.5, period=fixed(24.0))
+    >>> ak.Gaussian(ak.fixed(0.3))
+    Gaussian(lengthscale=fixed(0.3))
 
     ```
     """

@@ -8,6 +8,8 @@ from ._base import (
     Wrapper as Wrapper,
     category_counts as category_counts,
     checked_log_pair,
+    periods as periods,
+    shortest_way,
     unbounded as unbounded,
 )
 from ._categorical import (

@@ -9,12 +9,13 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray
@@ -251,6 +252,16 @@ class Wrapper(Kernel):
             found |= category_counts(part, self.dim_of_parts(dim))
         return found
 
+    def periods(self, dim: int) -> dict[int, ArrayLike | None]:
+        """Those of the parts; None, of a column that several parts see, or see as another point."""
+        if type(self).points_of_parts is not Wrapper.points_of_parts:
+            return dict.fromkeys(range(dim))
+        found = {}
+        for part in self.parts().values():
+            for column, period in periods(part, dim).items():
+                found[column] = None if column in found else period
+        return found
+
 
 def category_counts(kernel: Kernel, dim: int) -> dict[int, int | None]:
     """Returns the columns, of points of dimension `dim`, that hold codes of categories.
@@ -268,6 +279,33 @@ def category_counts(kernel: Kernel, dim: int) -> dict[int, int | None]:
     """
     method = getattr(kernel, "category_counts", None)
     return {} if method is None else method(dim)
+
+
+def periods(kernel: Any, dim: int) -> dict[int, ArrayLike | None]:
+    """Returns the columns that a kernel compares, of points of dimension `dim`, each with the
+    length of the circle on which it compares them; None, of a line.
+
+    The polynomial of a local fit is written in k − q, of a circle in the shortest way round: the
+    fit is then the same at 0 and at the period. A kernel without the method of this name compares
+    all columns on lines. One period for each head, of an `ak.PerHead`.
+
+    ```python
+    >>> kernel = ak.Gaussian(0.3).on(0) * ak.Periodic(0.5, period=24.0).on(1)
+    >>> ak.kernels.periods(kernel, 2)
+    {0: None, 1: 24.0}
+
+    ```
+    """
+    method = getattr(getattr(kernel, "stack", kernel), "periods", None)
+    return dict.fromkeys(range(dim)) if method is None else method(dim)
+
+
+def shortest_way(difference: Array, period: ArrayLike | None) -> Array:
+    r"""Returns $\delta - p \lfloor \delta / p + \tfrac12 \rfloor \in [-p/2, p/2)$, the way
+    from q to k round a circle of length p; of a line, where p is None, $\delta = k - q$."""
+    if period is None:
+        return difference
+    return difference - period * jnp.floor(difference / period + 0.5)
 
 
 def checked_log_pair(

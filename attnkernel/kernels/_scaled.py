@@ -11,10 +11,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray, namespace_of
-from .._core.parameters import Number, PositiveParameter, natural, positive
+from .._core.arrays import AnyArray, is_concrete, namespace_of
+from .._core.parameters import Fixed, Number, PositiveParameter, constant, fixed, natural, positive
 from .._core.rows import is_positive
-from .._core.validation import require_choice, require_positive
+from .._core.validation import require_bool, require_choice, require_positive
 from ._base import Inputs, Kernel, unbounded
 from ._distances import largest_squarable
 
@@ -138,8 +138,9 @@ class Periodic(Kernel):
     $$ \log K(q, k) = -2 \sum_{c=1}^{d} \frac{\sin^2\big(\pi (q_c - k_c) / p\big)}{\ell^2} $$
 
     **Arguments:** `lengthscale`: ℓ, in units of $p / \pi$ for points close together: no unit.
-    `period`: p, in the units of x. Both are one positive number, default 1, and trained;
-    `ak.fixed(1.0)` holds either fixed.
+    It is trained; `ak.fixed(1.0)` holds it. `period`: p, in the units of x. A period is a fact, as
+    that of a day, and stays as it is, unless `train_period` is true. Both are one positive number,
+    default 1.
 
     **Source:** MacKay, *Introduction to Gaussian processes* (1998), 5.5.
 
@@ -155,9 +156,14 @@ class Periodic(Kernel):
     lengthscale_parameter: PositiveParameter
     period_parameter: PositiveParameter
 
-    def __init__(self, lengthscale: Number = 1.0, period: Number = 1.0):
+    def __init__(
+        self, lengthscale: Number = 1.0, period: Number = 1.0, *, train_period: bool = False
+    ):
+        require_bool("train_period", train_period)
         self.lengthscale_parameter = positive("lengthscale", lengthscale, "Try 1.")
         self.period_parameter = positive("period", period, "It is in the units of x.")
+        if not (train_period or isinstance(period, Fixed)) and is_concrete(period):
+            self.period_parameter = constant(fixed(period))
 
     lengthscale = natural("lengthscale")
 
@@ -169,6 +175,9 @@ class Periodic(Kernel):
         overflows = jnp.abs(chord) > largest_squarable(chord.dtype)
         squares = jnp.where(overflows, 0.0, chord) ** 2
         return -2.0 * jnp.sum(jnp.where(overflows, jnp.inf, squares))
+
+    def periods(self, dim: int) -> dict[int, ArrayLike | None]:
+        return dict.fromkeys(range(dim), self.period)
 
     def search_box(
         self, x: Inputs, weights: AnyArray | None = None

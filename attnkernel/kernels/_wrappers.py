@@ -26,6 +26,7 @@ from ._base import (
     Scores,
     Wrapper,
     category_counts,
+    periods,
 )
 
 Tree = TypeVar("Tree")
@@ -178,6 +179,10 @@ class OnColumns(_OfOtherPoints):
         counts = category_counts(self.kernel, len(self.columns))
         return {int(self.columns[c]): count for c, count in counts.items()}
 
+    def periods(self, dim: int) -> dict[int, ArrayLike | None]:
+        found = periods(self.kernel, len(self.columns))
+        return {int(self.columns[c]): period for c, period in found.items()}
+
     def dim_of_parts(self, dim: int) -> int:
         return len(self.columns)
 
@@ -254,6 +259,10 @@ class Rescaled(_OfOtherPoints):
 
     def points_of_parts(self, x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
         return x / self.factor
+
+    def periods(self, dim: int) -> dict[int, ArrayLike | None]:
+        found = periods(self.kernel, dim)
+        return {c: None if p is None else p * self.factor for c, p in found.items()}
 
 
 def rescaled(kernel: Kernel, factor: ArrayLike) -> Kernel:

@@ -49,7 +49,7 @@ def sum_by_moments(
     """
     kernel, prior, rule = parts
     order = influence.shape[1] - 1
-    basis = Basis.of(k, order, None)
+    basis = Basis.of(kernel, k, order, None)
     q, valid = zero_nonfinite_queries(q)
     c = math.factorial(term) * influence * basis.units()[None, :]
     c_power = functools.reduce(_multiplied, [c] * power)
@@ -161,7 +161,7 @@ def _sum_by_effective_kernel(
     value j in the local polynomial of degree `order` in `columns` of k (None: all), or in its
     `derivative`. `influence`: from the `LocalFit`.
     """
-    basis = Basis.of(k, order, columns)
+    basis = Basis.of(parts[0], k, order, columns)
     at = list(basis.columns)
     slopes = (influence * basis.units()[None, :])[:, 1:]
     constant, factor = (1.0, 1.0) if derivative is None else (0.0, factorial(derivative))
@@ -171,7 +171,7 @@ def _sum_by_effective_kernel(
         share = weights_of_rows(parts, row[None], point, k)[0]
         part = jnp.sum(share)  # less than 1 beside a sink, which has no value to fit
         share = share / jnp.where(part > 0, part, 1.0)
-        terms = monomials((k[:, at] - point[:, at]) / basis.scale[None, :], basis.terms)[:, 1:]
+        terms = monomials(basis.displacement(k[:, at], point[:, at]), basis.terms)[:, 1:]
         # far from the keys all terms are nearly equal: they are centred at that of the nearest
         centred = terms - terms[jnp.argmax(share)][None, :]
         centred = centred - jnp.sum(share[:, None] * centred, axis=0, keepdims=True)

@@ -88,7 +88,7 @@ def local_likelihood(q: Queries, k: Keys, v: Values, parts: LikelihoodParts) -> 
 
 def _fit_likelihoods(parts: LikelihoodParts, q: Queries, k: Keys, v: Values) -> LikelihoodFit:
     """Returns `local_likelihood` of at least one query, of arrays of at least float32."""
-    basis = Basis.of(k, parts.order, parts.columns)
+    basis = Basis.of(parts.weights[0], k, parts.order, parts.columns)
 
     def fit_chunk(windows: Windows) -> LikelihoodFit:
         deficient, extrapolates = windows.support(basis)
@@ -244,7 +244,7 @@ def _influence_sums(
     coefficients: Float[Array, "queries terms dim_v"],
 ) -> InfluenceSums:
     """Returns `influence_sums` of checked arrays."""
-    basis, family = Basis.of(k, parts.order, parts.columns), parts.family
+    basis, family = Basis.of(parts.weights[0], k, parts.order, parts.columns), parts.family
     pairs = basis.pairs()
     first = (jnp.arange(len(pairs)) == 0).astype(k.dtype)
 

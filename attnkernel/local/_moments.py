@@ -216,8 +216,7 @@ def local_moments(
         centre = jnp.mean(here, axis=-2, keepdims=True, where=finite)
         if size > 1:  # the shift carries the derivative in each query
             centre = jax.lax.stop_gradient(centre)
-        u = with_rank_of(k[..., columns], centre) - with_rank_of(centre, k)
-        u = u / with_rank_of(basis.scale, u)
+        u = basis.displacement(k[..., columns], centre)
         products, terms = monomials(u, basis.products), monomials(u, basis.terms)
         of_terms = with_rank_of(terms[..., None], v[..., None]) * with_rank_of(
             v[..., None, :], u[..., None]
@@ -284,7 +283,8 @@ def _chunk_sizes(q: Array, k: Array, v: Array, basis: Basis) -> tuple[int, int]:
     if is_symbolic(batch, rows, keys):
         # constant memory, and 6 times slower than chunks at 1300 queries and 1100 keys
         return 1, 1
-    is_small = rows * keys * width <= MAX_CENTRED_NUMBERS
+    # no shift of the centre is a polynomial on a circle
+    is_small = basis.has_circles or rows * keys * width <= MAX_CENTRED_NUMBERS
     # Beyond that, chunks have at least so many queries, and more if there would be too many chunks.
     # 2000 queries and keys, CPU time in chunks of 8: 5.0 ms, 32: 3.2 ms, 128: 3.0 ms.
     max_chunks = 512

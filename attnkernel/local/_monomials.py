@@ -6,14 +6,16 @@ import functools
 import itertools
 import math
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.cholesky import cholesky_solver
+from ..kernels import periods, shortest_way
 
 Queries = Float[Array, "queries dim"]
 Keys = Float[Array, "keys dim"]
@@ -71,17 +73,38 @@ class Basis(NamedTuple):
     scale: Float[Array, " dim"]  # a power of two near the range: no moment overflows
     terms: list[tuple[int, ...]]
     products: list[tuple[int, ...]]
+    periods: list[ArrayLike | None]  # of the columns; None: no circle
 
     @classmethod
-    def of(cls, k: Array, order: int, columns: tuple[int, ...] | None) -> "Basis":
+    def of(cls, kernel: Any, k: Array, order: int, columns: tuple[int, ...] | None) -> "Basis":
         columns = tuple(range(k.shape[-1])) if columns is None else columns
+        lengths = periods(kernel, k.shape[-1])
         terms, products = (exponents(len(columns), degree) for degree in (order, 2 * order))
         at = jax.lax.stop_gradient(k[..., list(columns)])
         axes = tuple(range(k.ndim - 1))
         half = 0.5 * jnp.max(at, axis=axes) - 0.5 * jnp.min(at, axis=axes)
         half = jnp.where(half > 0, half, 1.0)
         power = jax.lax.reduce_precision(half, jnp.finfo(half.dtype).nexp, mantissa_bits=0)
-        return cls(columns, power, terms, products)
+        return cls(columns, power, terms, products, [lengths.get(c) for c in columns])
+
+    @property
+    def has_circles(self) -> bool:
+        """Whether a column goes round a circle."""
+        return any(period is not None for period in self.periods)
+
+    def displacement(self, k: Array, q: Array) -> Array:
+        """The way from q to k in units of the scale, of points of these columns."""
+        u = with_rank_of(k, q) - with_rank_of(q, k)
+        if self.has_circles:
+            u = jnp.stack([self._way(u[..., c], p) for c, p in enumerate(self.periods)], axis=-1)
+        return u / with_rank_of(self.scale, u)
+
+    def _way(self, difference: Array, period: ArrayLike | None) -> Array:
+        """Returns `shortest_way` along one column; the period may be one of each head."""
+        if period is None:
+            return difference
+        of_heads = jnp.asarray(period, difference.dtype)[..., None]
+        return shortest_way(difference, with_rank_of(of_heads, difference))
 
     def units(self) -> Float[Array, " terms"]:
         """The scale of each term."""

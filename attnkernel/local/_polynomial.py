@@ -167,7 +167,7 @@ def _fit_polynomials(
         one = jnp.ones_like(log_mass)
         none = one < 1
         return LocalFit(mean[..., None, :], one[..., None], log_mass, one, none, none)
-    basis = Basis.of(k, order, columns)
+    basis = Basis.of(weights[0], k, order, columns)
     # every fit reproduces constants: without their mean, values lose fewer digits to rounding
     centre = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
     gram, right, log_mass, rounding = local_moments(q, k, v, centre, weights, method, basis)

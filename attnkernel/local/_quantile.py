@@ -234,7 +234,7 @@ def local_quantile(q: Queries, k: Keys, v: Values, parts: QuantileParts) -> Quan
 
 def _fit_quantiles(parts: QuantileParts, q: Queries, k: Keys, v: Values) -> QuantileFit:
     """Returns `local_quantile` of at least one query, of arrays of at least float32."""
-    basis = Basis.of(k, parts.order, parts.columns)
+    basis = Basis.of(parts.weights[0], k, parts.order, parts.columns)
     is_slope = jnp.arange(len(basis.terms)) > 0
 
     def fit_one(terms: Array, labels: Array, weights: Array) -> tuple[Array, Array]:

@@ -101,7 +101,7 @@ def map_windows(
         weights = weights_of_rows(parts, rows, q[rows], k)
         total = jnp.sum(weights, axis=1, keepdims=True)  # less than 1 beside a sink
         weights = weights / jnp.where(total > 0, total, 1.0)
-        u = (k[None, :, columns] - q[rows][:, None, columns]) / basis.scale[None, None, :]
+        u = basis.displacement(k[None, :, columns], q[rows][:, None, columns])
         u = jnp.where((weights > 0)[..., None], u, 0.0)
         return function(Windows(rows, weights, monomials(u, basis.products)))
 

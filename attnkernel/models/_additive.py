@@ -15,7 +15,7 @@ from .._core.arrays import AnyArray, is_concrete, precise_matmul
 from .._core.rows import Inputs, NewInputs, Predictions, Rows
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
-from ..kernels import Kernel, category_counts
+from ..kernels import Kernel, category_counts, periods
 from ..priors import Prior
 from ._backfitting import over_columns, solve_backfitting, weights_of_column
 from ._linear_smoother import DataSupport, DenseSmoother, WeightsEstimate
@@ -183,8 +183,9 @@ class AdditiveRegression(DenseSmoother):
     def check_inputs(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
         self._require_columns(q.shape[1])
         super().check_inputs(q, k)
-        lines = list(set(range(k.shape[1])) - set(self.category_counts(k.shape[1])))
-        if self.order == 1 and len(lines) > 1 and is_concrete(k):
+        pairs = enumerate(zip(self._have_lines(), self.kernels, strict=True))
+        lines = [j for j, (is_line, of) in pairs if is_line and periods(of, 1)[0] is None]
+        if len(lines) > 1 and is_concrete(k):
             columns = np.asarray(k, float)[:, lines]
             columns = columns - columns.mean(axis=0)
             size = np.max(np.abs(columns), axis=0)

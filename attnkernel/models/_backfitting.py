@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Int
 from .._core.arrays import precise_matmul as matmul
 from .._core.rows import Rows
 from ..attention import attention_weights
-from ..kernels import Kernel
+from ..kernels import Kernel, periods, shortest_way
 from ._smoother import with_weights
 
 BLOCK_ROWS = 32
@@ -99,7 +99,12 @@ def solve_backfitting(
     def column(kernel: Kernel, is_line: bool, x: Array) -> tuple[Array, ...]:
         plain = weights_of_column(kernel, is_line, x, x, weights)
         mean = matmul(share, plain)
-        x = x - jnp.sum(share * x) if is_line else jnp.zeros_like(x)
+        x = shortest_way(x - x[:1], periods(kernel, 1)[0])
+        x = x - jnp.sum(share * x)
+        # lines around a circle are reproduced where all rows lie on one half of it
+        error = jnp.max(jnp.abs(matmul(plain, x) - x))
+        is_reproduced = is_line & (error <= jnp.finfo(dtype).eps ** 0.5 * jnp.max(jnp.abs(x)))
+        x = jnp.where(is_reproduced, x, 0.0)
         square = jnp.sum(share * x**2)
         line = share * x / jnp.where(square > 0, square, 1.0)
         eye, rank_one = jnp.eye(n, dtype=dtype), x[:, None] * line[None, :]
@@ -161,7 +166,7 @@ def weights_of_column(
     share = attention_weights(q, k, kernel=kernel, prior=prior)
     if not is_line:
         return share
-    away = (k - k[:1]).T - (q - k[:1])  # (m, n)
+    away = shortest_way((k - k[:1]).T - (q - k[:1]), periods(kernel, 1)[0])  # (m, n)
     middle = jnp.sum(share * away, axis=1, keepdims=True)
     square = jnp.sum(share * (away - middle) ** 2, axis=1, keepdims=True)
     is_known = square > jnp.finfo(k.dtype).eps * (jnp.max(k) - jnp.min(k)) ** 2

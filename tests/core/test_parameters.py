@@ -39,7 +39,12 @@ PARTS = {
     "scale of a polynomial": (lambda c: ak.kernels.Polynomial(2, scale=c), "scale", REAL, 0.4),
     "mixture": (lambda a: ak.kernels.RationalQuadratic(ak.fixed(1.0), a), "alpha", POSITIVE, 2.0),
     "chord": (lambda a: ak.Periodic(a, ak.fixed(1.0)), "lengthscale", POSITIVE, 0.4),
-    "period": (lambda p: ak.Periodic(ak.fixed(1.0), p), "period", POSITIVE, 2.0),
+    "period": (
+        lambda p: ak.Periodic(ak.fixed(1.0), p, train_period=True),
+        "period",
+        POSITIVE,
+        2.0,
+    ),
     "bandwidth of 5 categories": (
         functools.partial(ak.kernels.AitchisonAitken, categories=5),
         "bandwidth",

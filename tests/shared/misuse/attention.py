@@ -22,7 +22,7 @@ ARRAYS: Arguments = {"q": ("points", POINTS), "k": ("paired", POINTS), "v": ("pa
 ATTENTION: dict[str, tuple[Any, Arguments]] = {
     **{name: (getattr(ak.kernels, name), usual("lengthscale metric")) for name in RADIAL},
     **of_class("RationalQuadratic", "lengthscale metric", alpha=LENGTH),
-    **of_class("Periodic", "lengthscale", period=LENGTH),
+    **of_class("Periodic", "lengthscale", period=LENGTH, train_period=("flag", False)),
     **of_class("AitchisonAitken", bandwidth=BANDWIDTH, categories=("natural", 3)),
     **of_class("LiRacine", bandwidth=BANDWIDTH),
     **of_class("LiRacineOrdered", bandwidth=BANDWIDTH),

@@ -25,7 +25,7 @@ EXCLUDED = {
         "FitWarning CostWarning ExtrapolationWarning CheckpointWarning SavedFileError"
     ),
     "for authors of kernels, methods and training loops, inside jit": (
-        "unbounded rescaled category_counts PointBoxes Features PositionBlock KeyMask "
+        "unbounded rescaled category_counts periods PointBoxes Features PositionBlock KeyMask "
         "dense_weights advance identity_of Row"
     ),
 }

@@ -1,0 +1,74 @@
+"""Local polynomials around a circle: k − q is the shortest way, so that both ends agree."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attnkernel as ak
+
+pytestmark = pytest.mark.usefixtures("x64")
+HOURS = np.random.default_rng(0).uniform(0.0, 72.0, 53)
+YEARS = np.random.default_rng(1).uniform(0.0, 5.0, 53)
+LABELS = np.cos(np.pi * HOURS / 12) + YEARS
+MIDNIGHTS = np.array([0.0, 24.0, 12.0, 36.0])
+DAY = ak.Periodic(ak.fixed(0.4), period=24.0)
+
+
+def hat_rows(q, k, order, term):
+    """The weights of labels in a coefficient of the polynomial of hours, by least squares."""
+    way = (k - q[:, None] + 12.0) % 24.0 - 12.0
+    root = np.exp(-((np.sin(np.pi * way / 24.0) / 0.4) ** 2))
+    design = root[..., None] * way[..., None] ** np.arange(order + 1)
+    return np.linalg.pinv(design)[:, term] * root
+
+
+def test_polynomials_are_of_the_shortest_way():
+    for order in (1, 2):
+        model = ak.KernelRegression(DAY, order=order)
+        local = model.local_fit(MIDNIGHTS, HOURS, LABELS)
+        for term in range(order + 1):
+            expected = hat_rows(MIDNIGHTS, HOURS, order, term) @ LABELS
+            np.testing.assert_allclose(local.coefficients[:, term, 0], expected, rtol=1e-8)
+    fit = ak.fit(ak.KernelRegression(ak.Periodic(0.4, 24.0)), HOURS, LABELS)
+    for orders in ({}, {"derivative": 1}):
+        bands = ak.bands(fit, MIDNIGHTS, **orders)
+        for side in (bands.lower, bands.upper):
+            np.testing.assert_allclose(side[::2], side[1::2], rtol=1e-9)
+
+
+KERNEL = ak.Gaussian(1.0).on(0) * DAY.on(1)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ak.RobustRegression(ak.KernelRegression(KERNEL, order=1)),
+        ak.LocalQuantile(KERNEL),
+        ak.LocalLikelihood(KERNEL, family=ak.families.Poisson(), order=1),
+        ak.AdditiveRegression([ak.Gaussian(1.0), DAY]),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_both_ends_of_the_circle_agree(model):
+    at = np.stack([np.full(4, 2.0), MIDNIGHTS], axis=1)
+    found = np.asarray(model(at, np.stack([YEARS, HOURS], axis=1), np.exp(LABELS)))
+    np.testing.assert_allclose(found[::2], found[1::2], rtol=1e-9)
+    assert found[0] > 2.0 * found[2]
+
+
+def test_periods_are_those_of_the_parts():
+    week = ak.Periodic(0.5, 7.0)
+    kernel = ak.kernels.SoftCapped(ak.kernels.Rescaled(week, 2.0).on(2) * DAY.on(0), 50.0)
+    assert ak.kernels.periods(kernel * ak.Gaussian(0.3).on(1), 3) == {0: 24.0, 1: None, 2: 14.0}
+    assert ak.kernels.periods(DAY * ak.Gaussian(9.0), 1) == {0: None}  # a trend: no circle
+    projected = ak.kernels.Projected(DAY, jnp.sin, jnp.sin)
+    assert ak.kernels.periods(projected, 2) == {0: None, 1: None}
+
+
+def test_a_period_is_trained_where_it_is_asked():
+    asked = ak.Periodic(0.5, 24.0, train_period=True)
+    written = ak.Periodic(0.5, 24.0)
+    assert [len(jax.tree.leaves(kernel)) for kernel in (written, asked)] == [1, 2]
+    slope = jax.grad(lambda p: ak.Periodic(0.5, p).log_pair(jnp.ones(1), jnp.zeros(1)))(24.0)
+    assert slope > 0
