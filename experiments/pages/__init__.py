@@ -8,16 +8,15 @@ import html
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from ..config import FieldError, Source, config_error
 from ..runs import settings
 from ..studies import Study
-from ._cache import cache
 from ._page import Page, fill, read
-from ._positions import positions
-from ._retrieval import retrieval
 from ._story_page import make_story as make_story
+from ._study_pages import cache, positions, retrieval, zoo
 from ._temperature_page import temperature_page
-from ._zoo import zoo
 
 PAGES: dict[str, tuple[Callable[[Any], Page], ...]] = {
     "cache": (cache,),
@@ -42,7 +41,7 @@ def make(study: Study, source: Source, command: list[str]) -> dict[str, str]:
     try:
         if name not in PAGES:
             raise FieldError(("study",), f"{name} has no page; these have: {', '.join(PAGES)}")
-        with settings(study):
+        with settings(study), jax.enable_x64(True):
             pages = [make_page(study) for make_page in PAGES[name]]
     except FieldError as error:
         raise config_error(source, [error.issue]) from None

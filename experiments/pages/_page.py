@@ -7,14 +7,13 @@ import string
 from importlib import resources
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-from jax.scipy.special import xlogy
-from jaxtyping import Array, Float
+import jax
 
 import attnkernel as ak
 
 from ..config import FieldError
 from ..runs import plain
+from ..studies import load
 
 MOST_ROWS = 2000
 """A page looks at all pairs of rows each time that a control moves."""
@@ -31,8 +30,13 @@ class Page(NamedTuple):
     """`begin`, where the controls stand; `marks`, {at, numbers} each; what else it draws."""
 
 
-def require_drawable(data: ak.data.Dataset) -> None:
-    """**Raises:** `FieldError`, where the data have several inputs, or too many rows."""
+def drawable_data(study: Any) -> ak.data.Dataset:
+    """The data of a study, drawn in its precision.
+
+    **Raises:** `FieldError` if they have several inputs, or too many rows.
+    """
+    with jax.enable_x64(study.precision == "float64"):
+        data = load(study.data, study.keys().next())
     rows, columns = data.x.shape
     if columns != 1:
         raise FieldError(("data",), f"a page draws one input, these are {columns}; name one column")
@@ -40,11 +44,7 @@ def require_drawable(data: ak.data.Dataset) -> None:
         raise FieldError(
             ("data",), f"a page takes up to {MOST_ROWS} rows, these are {rows}; take a sample"
         )
-
-
-def entropy(weights: Float[Array, "*batch keys"]) -> Float[Array, "*batch"]:
-    r"""$-\sum_i w_i \log w_i$, nats."""
-    return -jnp.sum(xlogy(weights, weights), axis=-1)
+    return data
 
 
 def mark(numbers: dict[str, Any], **at: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
@@ -21,11 +20,6 @@ def story() -> dict[str, Any]:
     compression ratio C. The mean over E alone has a steep edge at both ends, and C explains much of
     what is left, so that one data set shows every step.
     """
-    with jax.enable_x64(True):
-        return _story()
-
-
-def _story() -> dict[str, Any]:
     data = ak.data.load("ethanol", x=("E", "C"))
     points, y = (np.asarray(part, float) for part in (data.x, data.y))
     x = points[:, :1]

@@ -9,15 +9,12 @@ import numpy as np
 
 import attnkernel as ak
 
+from ._page import mark
 from ._story_fits import ATTENTION_STEPS, KEY_STEPS, features, standardise
 
 LEVELS = (80, 90, 95, 99)
 
 Marks = list[dict[str, Any]]
-
-
-def _mark(step: str, numbers: dict[str, Any], **at: Any) -> dict[str, Any]:
-    return {"at": {"step": step, **at}, "numbers": numbers}
 
 
 def _mean_square(predicted: Any, y: np.ndarray) -> float:
@@ -31,10 +28,10 @@ def marks_of_means(x: np.ndarray, y: np.ndarray) -> Marks:
     mean = ak.attend(
         at, rows, jnp.asarray(y)[:, None], kernel=ak.Gaussian(1.0), rule=ak.rules.Uniform()
     )
-    marks.append(_mark("average", {"estimate": mean[0, 0]}, query=query))
+    marks.append(mark({"estimate": mean[0, 0]}, step="average", query=query))
     window = np.asarray(ak.attention_weights(at, rows, kernel=ak.kernels.Boxcar(0.0613)))[0]
     numbers = {"estimate": window @ y, "weights": window, "count": np.sum(window > 0)}
-    marks.append(_mark("window", numbers, query=query, width=0.0613))
+    marks.append(mark(numbers, step="window", query=query, width=0.0613))
     for lengthscale in (0.02, 0.06, 0.2):
         place = {"query": query, "lengthscale": lengthscale}
         model = ak.KernelRegression(ak.Gaussian(lengthscale))
@@ -42,9 +39,9 @@ def marks_of_means(x: np.ndarray, y: np.ndarray) -> Marks:
         weights = np.asarray(ak.attention_weights(at, rows, kernel=ak.Gaussian(lengthscale)))[0]
         softmax = ak.attention_weights(at, rows, kernel=ak.Gaussian(1.0), rule=rule)[0]
         estimate = model(at, rows, y)[0]
-        marks.append(_mark("kernel", {"weights": weights, "estimate": estimate}, **place))
-        marks.append(_mark("softmax", {"weights": softmax, "estimate": estimate}, **place))
-        marks.append(_mark("votes", {"votes": weights * y, "estimate": estimate}, **place))
+        marks.append(mark({"weights": weights, "estimate": estimate}, step="kernel", **place))
+        marks.append(mark({"weights": softmax, "estimate": estimate}, step="softmax", **place))
+        marks.append(mark({"votes": weights * y, "estimate": estimate}, step="votes", **place))
         fitted = np.asarray(model(x, x, y))
         left = np.asarray(model(x, x, y, prior=ak.priors.ExcludeSelf()))
         numbers = {
@@ -53,13 +50,13 @@ def marks_of_means(x: np.ndarray, y: np.ndarray) -> Marks:
             "self_error": _mean_square(fitted, y),
             "error": ak.LeaveOneOut()(model, rows, jnp.asarray(y)),
         }
-        marks.append(_mark("itself", numbers, point=31, lengthscale=lengthscale))
+        marks.append(mark(numbers, step="itself", point=31, lengthscale=lengthscale))
         earlier = np.asarray(model(x, x, y, prior=ak.Causal() & ak.priors.ExcludeSelf()))
         numbers = {"predicted": earlier, "estimate": earlier[30]}
-        marks.append(_mark("mask", numbers, seen=30, lengthscale=lengthscale))
+        marks.append(mark(numbers, step="mask", seen=30, lengthscale=lengthscale))
         layered = ak.models.BiasReduced(model, iterations=5)
         numbers = {"estimate": layered(at, rows, y)[0], "first": estimate}
-        marks.append(_mark("layers", numbers, layers=5, broad=lengthscale, query=query))
+        marks.append(mark(numbers, step="layers", layers=5, broad=lengthscale, query=query))
     return marks
 
 
@@ -73,7 +70,7 @@ def marks_of_lines(line: ak.Fit, x: np.ndarray, y: np.ndarray) -> Marks:
         errors = [ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y)) for model in models]
         for i, edge in enumerate(edges):
             numbers = {"constant": found[0][i], "line": found[1][i], "errors": errors}
-            marks.append(_mark("edges", numbers, edge=edge, lengthscale=lengthscale))
+            marks.append(mark(numbers, step="edges", edge=edge, lengthscale=lengthscale))
     for level in (LEVELS[0], LEVELS[2]):
         for corrected in (True, False):
             options = {"level": level / 100, "corrected": corrected, "noise": "constant"}
@@ -82,7 +79,7 @@ def marks_of_lines(line: ak.Fit, x: np.ndarray, y: np.ndarray) -> Marks:
                 numbers = {"centre": band.centre[i], "low": band.lower[i], "high": band.upper[i]}
                 place = {"query": query, "level": str(level), "smooth": smooth}
                 correction = "yes" if corrected else "no"
-                marks.append(_mark("bands", numbers, **place, corrected=correction))
+                marks.append(mark(numbers, step="bands", **place, corrected=correction))
     return marks
 
 
@@ -100,7 +97,7 @@ def marks_of_plane(
             "error": ak.LeaveOneOut()(model, jnp.asarray(points), jnp.asarray(y)),
         }
         widths = dict(zip(("along", "across"), factor * lengthscales, strict=True))
-        marks.append(_mark("inputs", numbers, **place, **widths))
+        marks.append(mark(numbers, step="inputs", **place, **widths))
     for training in (0, len(KEY_STEPS) // 2, len(KEY_STEPS) - 1):
         metric = keys["metrics"][training]
         model = ak.KernelRegression(ak.Gaussian(ak.fixed(1.0), metric=metric))
@@ -108,7 +105,7 @@ def marks_of_plane(
             "estimate": model(at, keys["z"], y)[0],
             "error": ak.LeaveOneOut()(model, jnp.asarray(keys["z"]), jnp.asarray(y)),
         }
-        marks.append(_mark("keys", numbers, **place, training=training))
+        marks.append(mark(numbers, step="keys", **place, training=training))
     return marks
 
 
@@ -122,7 +119,7 @@ def marks_of_heads(
             "estimate": model(np.array([[0.8]]), x, y)[0],
             "error": ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y)),
         }
-        marks.append(_mark("heads", numbers, heads=str(count), rich=0.8))
+        marks.append(mark(numbers, step="heads", heads=str(count), rich=0.8))
     return marks
 
 
@@ -150,5 +147,5 @@ def marks_of_attention(trained: dict[str, Any], points: np.ndarray, y: np.ndarra
             "error": _mean_square(model(inputs[test], *rows), y[test]),
             "kernel_error": _mean_square(plain(points[test], points[train], y[train]), y[test]),
         }
-        marks.append(_mark("attention", numbers, epoch=epoch, rich=0.8, compression=15.0))
+        marks.append(mark(numbers, step="attention", epoch=epoch, rich=0.8, compression=15.0))
     return marks

@@ -5,6 +5,8 @@ import re
 import string
 from collections.abc import Sequence
 
+import jax
+
 from ._page import fill, read
 from ._story import story
 
@@ -46,9 +48,11 @@ def make_story(command: list[str], pages: Sequence[str] = ()) -> str:
     folder, to which it links.
     """
     scripts = ["common.js", *(f"story/{name}.js" for name in SCRIPTS)]
+    with jax.enable_x64(True):
+        content = story() | {"pages": list(pages)}
     return fill(
         "story.html",
-        story() | {"pages": list(pages)},
+        content,
         command,
         title=TITLE,
         steps="\n".join(map(_section, read("story/steps.txt").split("\n\n"))),

@@ -3,37 +3,30 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 import attnkernel as ak
 
 from ..config import BUILT_IN, FieldError, Model
-from ..studies import load
-from ._page import Page, entropy, mark, require_drawable
+from ..studies import entropy
+from ._page import Page, drawable_data, mark
 
 
 def temperature_page(study: Any) -> Page:
-    data = load(study.data, study.keys().next())
-    require_drawable(data)
-    # the study has temperatures, which are squares of lengthscales, or a model
-    model: Model = getattr(study, "model", Model())
-    model.require_slope()
-    if model.kernel not in BUILT_IN:
-        raise FieldError(("model", "kernel"), f"a page knows these alone: {', '.join(BUILT_IN)}")
-    if model.on_empty != "nan":
-        raise FieldError(("model", "on_empty"), "a page leaves empty what is empty: take nan")
-    factor = float(ak.kernels.convert_lengthscale(1.0, target=model.convention))
-    with jax.enable_x64(True):
-        return _make_page(data, model, factor, study)
-
-
-def _make_page(data: ak.data.Dataset, settings: Model, factor: float, study: Any) -> Page:
-    """Makes the page on which readers move the lengthscale and the query. `settings`: the model of
-    the config; `factor`: lengthscales of its convention over ours. A study of temperatures has a
+    """The page on which readers move the lengthscale and the query. A study of temperatures has a
     dial of τ, the square of our lengthscale.
     """
+    data = drawable_data(study)
+    # the study has temperatures, which are squares of lengthscales, or a model
+    settings: Model = getattr(study, "model", Model())
+    settings.require_slope()
+    if settings.kernel not in BUILT_IN:
+        raise FieldError(("model", "kernel"), f"a page knows these alone: {', '.join(BUILT_IN)}")
+    if settings.on_empty != "nan":
+        raise FieldError(("model", "on_empty"), "a page leaves empty what is empty: take nan")
+    # lengthscales of the convention of the config over ours
+    factor = float(ak.kernels.convert_lengthscale(1.0, target=settings.convention))
     x, y = (np.asarray(part, float) for part in (data.x, data.y))
     begin = settings.make()
     lower, upper = (

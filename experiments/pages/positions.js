@@ -3,9 +3,9 @@
 const { tokens } = content, count = tokens.length, lengths = range(12).map(i => 2 ** (i + 6));
 const KINDS = {
   softmax: "softmax of a dot product", linear: "linear attention", window: "local window",
-  alibi: "ALiBi: linear decay", t5: "T5: a table of distances",
+  ALiBi: "ALiBi: linear decay", T5: "T5: a table of distances",
 };
-const STYLES = { softmax: "ink", linear: "green dotted", window: "orange", alibi: "purple dashdot", t5: "blue dashed" };
+const STYLES = { softmax: "ink", linear: "green dotted", window: "orange", ALiBi: "purple dashdot", T5: "blue dashed" };
 const plots = {};
 
 const dot = (a, b) => total(a.map((value, i) => value * b[i]));
@@ -14,8 +14,8 @@ const feature = a => a.map(value => value > 0 ? value + 1 : Math.exp(value));
 /** log π of a kind of attention against the distance back, and log K of two tokens. */
 function logPrior({ attention, window, slope }, back) {
   if (attention === "window") return back <= window ? 0 : -Infinity;
-  if (attention === "alibi") return -slope * back;
-  return attention === "t5" ? content.t5[back] : 0;
+  if (attention === "ALiBi") return -slope * back;
+  return attention === "T5" ? content.t5[back] : 0;
 }
 
 function logKernel({ attention }, q, k) {
@@ -89,7 +89,7 @@ const page = {
       x: { domain: [-0.5, count - 0.5], label: "distance back, tokens" },
       y: { domain: [0, 1.05 * Math.max(1, ...shapes.flatMap(([, s]) => s))], label: "π" },
       marks: shapes.map(([kind, s]) => ({ type: "line", x: edges, y: s, of: STYLES[kind] })),
-      legend: shapes.map(([kind]) => [{ softmax: "none", window: "window", alibi: "ALiBi", t5: "T5" }[kind], STYLES[kind]]),
+      legend: shapes.map(([kind]) => [{ softmax: "none", window: "window", ALiBi: "ALiBi", T5: "T5" }[kind], STYLES[kind]]),
       describe: "What each prior gives a position against its distance.",
     });
     const d = content.dim, costs = Object.entries(cost).map(([kind, f]) => [kind, lengths.map(n => f(n, d, window))]);

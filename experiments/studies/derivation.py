@@ -14,7 +14,7 @@ import attnkernel as ak
 from ..config import Positive
 from ..reports import heat_map, legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import Keys, Study
+from .study import Keys, Study, entropy
 
 
 class Step(NamedTuple):
@@ -167,8 +167,7 @@ def scales(dims: list[int], keys_each: int, key: Array) -> dict[str, dict[str, l
             # the Jacobian of softmax is diag(a) − a aᵀ
             squares = jnp.sum(a**2, axis=1)
             slope = jnp.sqrt(jnp.maximum(squares - 2 * jnp.sum(a**3, axis=1) + squares**2, 0.0))
-            entropy = -jnp.sum(jax.scipy.special.xlogy(a, a), axis=1)
-            found = (jnp.var(scores), jnp.mean(entropy), jnp.mean(slope))
+            found = (jnp.var(scores), jnp.mean(entropy(a)), jnp.mean(slope))
             for name, number in zip(COLUMNS, found, strict=True):
                 table[scaling][name].append(float(number))
     return table

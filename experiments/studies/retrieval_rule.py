@@ -100,14 +100,11 @@ class RetrievalRule(Study):
         temperatures = jnp.geomspace(self.lowest, self.highest, self.points)
 
         def at(temperature: Array) -> dict[str, Array]:
-            rule, found = ak.Softmax(temperature), {}
-            for name, prior in (("entropy", None), ("prior", log_prior)):
-                a = weigh(rule, scores, prior)
-                match = jnp.sum(a * scores)
-                objective = rule.objective(a, scores, prior)
-                found |= {f"{name}_weights": a, f"{name}_match": match}
-                found |= {f"{name}_term": objective - match, f"{name}_objective": objective}
-            return found
+            return {
+                f"{name}_{part}": value
+                for name, prior in (("entropy", None), ("prior", log_prior))
+                for part, value in optimum(ak.Softmax(temperature), scores, prior).items()
+            }
 
         found = jax.lax.map(at, temperatures)
         return {"temperature": temperatures, **found}
@@ -127,6 +124,13 @@ def weigh(rule: ak.rules.Rule, scores: Array, log_prior: Array | None = None) ->
     return ak.attention_weights(
         one, scores[:, None], kernel=ScoresAsInputs(), prior=prior, rule=rule
     )[0]
+
+
+def optimum(rule: ak.rules.Rule, scores: Array, log_prior: Array | None = None) -> dict[str, Array]:
+    """The weights, Σ a s, the other term of the objective, and the objective."""
+    a = weigh(rule, scores, log_prior)
+    match, objective = jnp.sum(a * scores), rule.objective(a, scores, log_prior)
+    return {"weights": a, "match": match, "term": objective - match, "objective": objective}
 
 
 def optimiser(rule: ak.rules.Rule) -> Callable[[Array, Array | None], Array]:

@@ -8,7 +8,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jax.scipy.special import xlogy
+from jaxtyping import Array, Float, PRNGKeyArray
 from pydantic import Field, model_validator
 
 import attnkernel as ak
@@ -193,6 +194,11 @@ def leave_one_out_errors(models: Any, x: Array, y: Array) -> Array:
     """The leave-one-out error of each of a stack of models."""
     arrays, rest = eqx.partition(models, eqx.is_array)
     return jax.lax.map(lambda each: ak.LeaveOneOut()(eqx.combine(each, rest), x, y), arrays)
+
+
+def entropy(weights: Float[Array, "*batch keys"]) -> Float[Array, "*batch"]:
+    r"""$-\sum_i w_i \log w_i$, nats."""
+    return -jnp.sum(xlogy(weights, weights), axis=-1)
 
 
 def lengthscale_of(model: Any) -> dict[str, Array]:

@@ -16,7 +16,7 @@ from attnkernel.rules import Uniform
 from ..config import Heteroskedastic, Positive
 from ..reports import legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import Keys, Study
+from .study import Keys, Study, entropy
 
 # the data; three forms of a weighted sum; bias, variance and entropy against the temperature
 Results = tuple[ak.data.Dataset, dict[str, dict[str, Any]], dict[str, Any]]
@@ -148,8 +148,7 @@ class Temperature(Study):
             curves = weights @ labels
             bias = jnp.mean((jnp.mean(curves, axis=1) - truth) ** 2)
             variance = jnp.mean(jnp.var(curves, axis=1))
-            entropies = -jnp.sum(jax.scipy.special.xlogy(weights, weights), axis=1)
-            return jnp.mean(entropies), bias, variance, weights @ data.y
+            return jnp.mean(entropy(weights)), bias, variance, weights @ data.y
 
         entropies, bias, variance, curves = jax.lax.map(of, temperatures)
         found = (temperatures, entropies, bias, variance, bias + variance, curves)
@@ -157,11 +156,6 @@ class Temperature(Study):
 
 
 COLUMNS = ("temperature", "entropy", "bias", "variance", "error")
-
-
-def entropy(weights: np.ndarray) -> float:
-    some = weights[weights > 0]
-    return float(-np.sum(some * np.log(some)))
 
 
 def draw_forms(

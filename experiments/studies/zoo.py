@@ -41,6 +41,23 @@ class Results(NamedTuple):
     costs: dict[str, dict[str, Any]]
 
 
+def t5_table() -> Array:
+    """A relative bias of each bucket of distances."""
+    return 2.0 * jnp.cos(jnp.arange(32.0))
+
+
+def attentions(table: Array, window: int, slope: float) -> dict[str, dict[str, Any]]:
+    """Kernel and prior of each kind of causal attention; `table`: of the relative biases of T5."""
+    causal, dot = ak.Causal(), ak.DotProduct()
+    return {
+        "softmax": {"kernel": dot, "prior": causal},
+        "linear": {"kernel": EluFeatures(), "prior": causal},
+        "window": {"kernel": dot, "prior": ak.Window(window, 0)},
+        "ALiBi": {"kernel": dot, "prior": causal * ak.Alibi(slope)},
+        "T5": {"kernel": dot, "prior": causal * RelativeBias(table, bidirectional=False)},
+    }
+
+
 class Zoo(Study):
     """Kernels of regression and of attention, side by side.
 
@@ -129,18 +146,6 @@ class Zoo(Study):
             | {"counts": self.counts, "lengths": self.lengths}
         )
 
-    def attentions(self, tokens: int, window: int) -> dict[str, dict[str, Any]]:
-        """Kernel, prior and method of each kind of causal attention."""
-        table = 2.0 * jnp.cos(jnp.arange(32.0))
-        causal, dot = ak.Causal(), ak.DotProduct()
-        return {
-            "softmax": {"kernel": dot, "prior": causal},
-            "linear": {"kernel": EluFeatures(), "prior": causal, "method": Linear()},
-            "window": {"kernel": dot, "prior": ak.Window(window, 0)},
-            "ALiBi": {"kernel": dot, "prior": causal * ak.Alibi(self.slope)},
-            "T5": {"kernel": dot, "prior": causal * RelativeBias(table, bidirectional=False)},
-        }
-
     def draw_heat_maps(self, run: Run, x: Array) -> None:
         """Weights of the same tokens by every kind of attention, and weights of regression."""
         line = jnp.linspace(-3.0, 3.0, self.tokens)[:, None]
@@ -148,10 +153,10 @@ class Zoo(Study):
             name: ak.attention_weights(line, line, kernel=kernel(1.0))
             for name, kernel in KERNELS.items()
         }
-        attention = {}
-        for name, parts in self.attentions(self.tokens, self.window).items():
-            parts.pop("method", None)
-            attention[name] = ak.attention_weights(x, x, **parts)
+        attention = {
+            name: ak.attention_weights(x, x, **parts)
+            for name, parts in attentions(t5_table(), self.window, self.slope).items()
+        }
         figure, axes = subplots(2, 5, figsize=(10.0, 4.6))
         axes[0, 0].set_ylabel("query, on a line")
         axes[1, 0].set_ylabel("query, a random token")
@@ -209,7 +214,9 @@ class Zoo(Study):
             for number, tokens in enumerate(self.lengths):
                 q, k, v = jax.random.normal(key, (3, tokens, self.dim))
                 contenders = {}
-                for name, parts in self.attentions(tokens, self.window_of_cost).items():
+                for name, parts in attentions(t5_table(), self.window_of_cost, self.slope).items():
+                    if name == "linear":
+                        parts["method"] = Linear()
                     call = eqx.filter_jit(lambda q, k, v, parts=parts: ak.attend(q, k, v, **parts))
                     contenders[name] = lambda call=call, q=q, k=k, v=v: call(q, k, v)
                 seconds = interleaved(contenders, self.repeats).seconds

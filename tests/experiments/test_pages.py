@@ -14,9 +14,9 @@ import attnkernel as ak
 from experiments import pages
 from experiments.__main__ import main
 from experiments.config.kernels import BUILT_IN, KERNELS
-from experiments.pages._cache import patterns
-from experiments.pages._positions import attentions
+from experiments.pages._study_pages import patterns
 from experiments.studies.retrieval_rule import weigh
+from experiments.studies.zoo import attentions
 
 OTHERS = ["lengthscales", "temperature", "retrieval_rule", "zoo", "zoo_positions", "cache"]
 every_page = pytest.mark.parametrize("name", ["cps71", *OTHERS])
