@@ -6,11 +6,7 @@ hold-out; heads are a list; each training makes and compiles its own step.
 
 import functools
 import itertools
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -27,7 +23,7 @@ from ..runs import NO_MONITOR, Monitor, Run
 from ..studies import Keys
 from ..studies.heads import Heads, stack
 from .benchmark import Benchmark, Results
-from .driver import Case, interleaved, medians
+from .driver import Case
 from .reports import number
 
 SINK_MASS = 1e-16
@@ -159,33 +155,16 @@ class BenchTraining(Benchmark):
         speedups["warm, if the loop kept its compiled steps"] = (
             seconds[f"{KEPT}, warm"] / seconds[f"{OURS}, warm"]
         )
-        return results._replace(more={"speedup of all trainings": speedups, **results.more})
-
-    def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
-        """Seconds of whole commands: imports, and the first one of the README."""
-        with tempfile.TemporaryDirectory() as folder:
-            places = (f"{folder}/{repeat}" for repeat in itertools.count())
-
-            def holdout() -> None:
-                run = ["-m", "experiments", "run", "configs/holdout.yaml", "--quiet", "--out"]
-                _run_python(*run, next(places))
-
-            lines = ("import jax, equinox, optax", "import attnkernel")
-            contenders: dict[str, Callable[[], Any]]
-            contenders = {
-                f"-c {line}": functools.partial(_run_python, "-c", line) for line in lines
-            }
-            contenders["-m experiments run configs/holdout.yaml"] = holdout
-            return {"commands": medians(interleaved(contenders, self.repeats, cold=True).seconds)}
+        return results._replace(more={"speedup of all trainings": speedups})
 
     def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
         return {"deviation": ", ".join(f"{value:.1e}" for value in row["deviation"])}
 
     def print_tables(self, results: Results, run: Run) -> None:
         super().print_tables(results, run)
-        for title in ("speedup of all trainings", "commands"):
-            cells = [[name, number(value)] for name, value in results.more[title].items()]
-            run.table(title, ["", "times" if title.startswith("speedup") else "seconds"], cells)
+        title = "speedup of all trainings"
+        cells = [[name, number(value)] for name, value in results.more[title].items()]
+        run.table(title, ["", "times"], cells)
 
     def _make_hold_out_trainings(
         self, data: ak.data.Dataset, keys: Array
@@ -250,8 +229,3 @@ class BenchTraining(Benchmark):
             start = {"log_lengthscales": lengths, "weights": jnp.full(heads, 1.0 / heads)}
             problems.append((start, 1, key))
         return ours, functools.partial(train_each, problems, data, self.head_steps)
-
-
-def _run_python(*arguments: str) -> None:
-    """Runs `python ARGUMENTS` in a new process; raises `CalledProcessError` if it fails."""
-    subprocess.run([sys.executable, *arguments], cwd=Path(__file__).parents[2], check=True)
