@@ -60,7 +60,7 @@ def label_outer(axes: Iterable[Axes], x: str, y: str) -> None:
         ax.label_outer()
 
 
-def legend(figure: Figure, axes: Sequence[Axes], *, columns: int | None = None) -> None:
+def legend(figure: Figure, axes: Iterable[Axes], *, columns: int | None = None) -> None:
     """One legend for all panels, below them, in one row or in `columns` columns."""
     entries = {}
     for ax in axes:
@@ -74,9 +74,15 @@ def legend(figure: Figure, axes: Sequence[Axes], *, columns: int | None = None) 
     )
 
 
-def heat_map(ax: Axes, weights: Any, *, most: float = 1.0) -> None:
-    """Weights, one row for each query: white for 0, dark for `most`."""
-    ax.imshow(np.asarray(weights), vmin=0.0, vmax=most, cmap="Blues", interpolation="nearest")
+def heat_map(ax: Axes, weights: Any, *, most: float = 1.0, causal: bool = False) -> None:
+    """Weights, one row for each query: white for 0, dark for `most`. With `causal`, keys after the
+    query are grey.
+    """
+    weights = np.asarray(weights)
+    if causal:
+        ax.set_facecolor((ak.plot.GREY, 0.3))
+        weights = np.where(np.tri(*weights.shape, dtype=bool), weights, np.nan)
+    ax.imshow(weights, vmin=0.0, vmax=most, cmap="Blues", interpolation="nearest")
     for axis in (ax.xaxis, ax.yaxis):  # of rows and columns, which are counted
         axis.set_major_locator(MaxNLocator(integer=True))
     for side in ("top", "right"):

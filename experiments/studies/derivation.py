@@ -182,8 +182,7 @@ def draw_steps(run: Run, steps: list[Step]) -> None:
         ax.set_ylabel("query")
     for ax in axes[1]:
         ax.set_xlabel("key")
-    bar = figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.6)
-    bar.set_label("weight of the key")
+    figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.6, label="weight of the key")
     worst = max(float(jnp.max(jnp.abs(step.left - step.right))) for step in steps)
     figure.suptitle(f"eight steps, each an identity to {worst:.0e}")
     run.figure("derivation", figure, **{step.name: step.weights for step in steps})

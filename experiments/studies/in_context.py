@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import subplots
+from ..reports import legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 from .training import sizes, train
@@ -173,21 +173,15 @@ class InContext(Study):
         left.set_title(f"without training: {ratio} at {last['context']} points")
         left.set_xticks(sizes, map(str, sizes))
         left.minorticks_off()
-        if example is not None:
-            x, y, at, truth, curves = example
-            order = np.argsort(at)
-            ak.plot.points(x, y, ax=right)
-            right.plot(
-                at[order], truth[order], color=ak.plot.ink(), linewidth=1.0, label="function"
-            )
-            for name, curve in curves.items():
-                line = styles[name][1:]
-                right.plot(at[order], curve[order], line, color=colors[name])
-            right.set(xlabel="x", ylabel="y", title=f"a new function, {len(x)} points")
-            arrays |= {"x": x, "y": y, "at": at, "truth": truth, **curves}
-        handles, labels = left.get_legend_handles_labels()
-        more, others = right.get_legend_handles_labels()
-        figure.legend(handles + more, labels + others, loc="outside lower center", ncols=3)
+        x, y, at, truth, curves = example
+        order = np.argsort(at)
+        ak.plot.points(x, y, ax=right)
+        right.plot(at[order], truth[order], color=ak.plot.ink(), linewidth=1.0, label="function")
+        for name, curve in curves.items():
+            right.plot(at[order], curve[order], styles[name][1:], color=colors[name])
+        right.set(xlabel="x", ylabel="y", title=f"a new function, {len(x)} points")
+        arrays |= {"x": x, "y": y, "at": at, "truth": truth, **curves}
+        legend(figure, [left, right], columns=3)
         run.figure("in_context", figure, **arrays)
 
 

@@ -210,12 +210,11 @@ class Induction(Study):
         }
         figure, axes = subplots(1, 2, sharey=True, figsize=(7.6, 3.8))
         for ax, (title, found) in zip(axes, chosen.items(), strict=True):
-            ax.set_facecolor((ak.plot.GREY, 0.3))
-            heat_map(ax, np.where(np.tri(self.rows, dtype=bool), found, np.nan))
-            ax.axvline(float(period) - 0.5, color=ak.plot.ORANGE, linestyle=":", linewidth=1.0)
-            ax.axhline(float(period) - 0.5, color=ak.plot.ORANGE, linestyle=":", linewidth=1.0)
+            heat_map(ax, found, causal=True)
+            for draw_line in (ax.axvline, ax.axhline):
+                draw_line(float(period) - 0.5, color=ak.plot.ORANGE, linestyle=":", linewidth=1.0)
             ax.set(title=title, xlabel="position of the key")
         axes[0].set_ylabel("position of the query")
-        bar = figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8)
-        bar.set_label("weight (dotted: first repeat)")
+        label = "weight (dotted: first repeat)"
+        figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8, label=label)
         run.figure("heads", figure, weights=weights, tokens=tokens, period=period)

@@ -13,7 +13,7 @@ from attnkernel.kernels import Bilinear
 from attnkernel.priors import Prior
 
 from ..config import Part, Positive
-from ..reports import subplots
+from ..reports import heat_map, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Study
 
@@ -119,8 +119,8 @@ class Sentences(Study):
         for ax in axes[-1]:
             ax.set_xlabel("key")
         figure.align_ylabels(axes[:, 0])
-        bar = figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.4)
-        bar.set_label("weight (grey: not seen yet)")
+        label = "weight (grey: not seen yet)"
+        figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.4, label=label)
         run.figure("sentence", figure, **arrays)
 
     def draw_pronoun(self, run: Run, number: int, of_it: np.ndarray) -> None:
@@ -150,10 +150,7 @@ ASKS = {"verb to subject": "verb", "determiner": "noun", "pronoun to noun": "pro
 
 def tokens_map(ax: Axes, weights: np.ndarray, tokens: list[str]) -> None:
     """Weights between tokens, with what comes after the query greyed."""
-    shown = np.where(np.tri(len(tokens), dtype=bool), weights, np.nan)
-    ax.set_facecolor((ak.plot.GREY, 0.3))
-    ax.imshow(shown, vmin=0.0, vmax=1.0, cmap="Blues", interpolation="nearest")
+    heat_map(ax, weights, causal=True)
     names = [ak.plot.literal(token) for token in tokens]
     ax.set_xticks(range(len(tokens)), names, rotation=90, fontsize=6.5)
     ax.set_yticks(range(len(tokens)), names, fontsize=6.5)
-    ax.spines[["top", "right"]].set_visible(True)
