@@ -18,7 +18,7 @@ from attnkernel.plot import STYLE
 
 from .config import ConfigError, dump, formula, kernels, read, registry, schema as fields
 from .reports import compare as comparisons, export as exports
-from .runs import OutputError, check, distributed, runner, study_of
+from .runs import OutputError, check, distributed, output_errors, runner, study_of
 from .runs.files import default_directory
 from .runs.reproduce import reproduce as reproduce_run
 from .sweeps import members as sweep_members, slurm, sweep as sweeps
@@ -146,11 +146,9 @@ def explain(options: Namespace, _: list[str]) -> None:
 def _write_page(out: Path, content: str) -> None:
     """Writes an HTML file; `OutputError` if it cannot be written."""
     whole = content.encode()
-    try:
+    with output_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, whole)
-    except OSError as error:
-        raise OutputError(f"cannot write {out}: {error.strerror}") from None
     print(f"{out}: {len(whole) / 1000:.0f} kB; open it in a browser")
 
 

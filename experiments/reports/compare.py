@@ -19,8 +19,10 @@ from ..runs import (
     flat,
     is_number,
     numbers_of,
+    output_errors,
     plain_table,
     read_json,
+    require_run,
     save_figure,
     status_of,
     write_csv,
@@ -39,8 +41,7 @@ class Result:
     """The config, status, summary and metrics of a run directory."""
 
     def __init__(self, directory: Path):
-        if not (directory / "config.yaml").is_file():
-            raise OutputError(f"{directory} is no run: there is no config.yaml in it")
+        require_run(directory)
         self.directory = directory
         self.config = flat(read(directory / "config.yaml").values)
         self.status = status_of(directory)
@@ -83,10 +84,8 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     numbers = _values_by_field([result.numbers for result in results], differing=False)
     words = labels(numbers, [result.summary for result in results])
     state = [result.status["state"] for result in results]
-    try:
+    with output_errors(out):
         out.mkdir(parents=True)
-    except OSError as error:
-        raise OutputError(f"{out} cannot be made: {error.strerror}") from None
     shown = {words[name]: values for name, values in list(numbers.items())[:MAX_ROWS]}
     for title, rows in (
         ("Fields of the configs that differ", {"state": state, **asked}),
@@ -103,11 +102,9 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
         "config": asked,
         "numbers": numbers,
     }
-    try:
+    with output_errors(out):
         write_json(out / "compare.json", content)
         drawn = _draw_metrics(names, [result.paths() for result in results], out)
-    except OSError as error:
-        raise OutputError(f"{out} cannot be written: {error.strerror or error}") from None
     if drawn:
         console.print(f"figure  {drawn}")
     else:
@@ -220,10 +217,8 @@ def index(folder: Path, console: Console) -> None:
         }
         rows.append(row | result.numbers)
     columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
-    try:
+    with output_errors(folder):
         write_csv(folder / "index.csv", columns, [[row.get(k) for k in columns] for row in rows])
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written: {error.strerror}") from None
     cells = [[_format_value(row[name]) for name in INDEX_COLUMNS] for row in rows[-MAX_ROWS:]]
     console.print(plain_table(None, INDEX_COLUMNS, cells))
     console.print(f"{folder / 'index.csv'}: {len(rows)} runs")

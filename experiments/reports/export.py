@@ -20,7 +20,7 @@ from typing import Any
 
 from matplotlib.image import imread
 
-from ..runs import OutputError, flat, is_number, write_csv
+from ..runs import OutputError, flat, is_number, output_errors, write_csv
 from .compare import Result
 
 _BATCH = {"metrics": 1000, "params": 100}  # the most that MLflow takes at a time
@@ -194,11 +194,8 @@ def export(runs: Sequence[Path], target: str, out: Path | None) -> list[str]:
     names = [record.name for record in records]
     if twice := [name for name in names if names.count(name) > 1]:
         raise OutputError(f"two of these runs are named {twice[0]}: export them to two folders")
-    try:
+    with output_errors(folder):
         return [WRITERS[target](record, folder) for record in records]
-    except OSError as error:
-        where = error.filename or folder
-        raise OutputError(f"{where} cannot be written: {error.strerror or error}") from None
 
 
 def _seconds(time: Any, default: float = 0.0) -> float:

@@ -1,5 +1,6 @@
 """Files of a run directory: where it is, its JSON, its figures, its status and its lock."""
 
+import contextlib
 import csv
 import errno
 import io
@@ -30,6 +31,22 @@ except ImportError:  # not on Windows: there two processes are not kept apart
 
 class OutputError(Exception):
     """The output directory exists, or cannot be written."""
+
+
+@contextlib.contextmanager
+def output_errors(path: Path) -> Iterator[None]:
+    """Raises an `OSError` of the block as an `OutputError` that names its file, or else `path`."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        raise OutputError(f"{where} cannot be written: {error.strerror or error}") from None
+
+
+def require_run(directory: Path, hint: str = "") -> None:
+    """**Raises:** `OutputError` if a directory holds no run; `hint` ends its sentence."""
+    if not (directory / "config.yaml").is_file():
+        raise OutputError(f"{directory} is no run: there is no config.yaml in it{hint}")
 
 
 _RECORDS = re.compile(r"(meta|status)\.json|output\.log|sources(_\d+)?\.patch|kernels\.py")

@@ -170,9 +170,8 @@ def reproduce(run: Path, out: Path | None, kernels: Path | None, *, quiet: bool)
 
 def _require_finished(run: Path, kernels: Path | None) -> None:
     """Raises `OutputError` unless a directory holds a finished run whose kernel is known."""
-    if not (run / "config.yaml").is_file():
-        hint = "" if not (run / "members.csv").is_file() else "; name one of its members/ID"
-        raise files.OutputError(f"{run} is no run: there is no config.yaml in it{hint}")
+    is_sweep = (run / "members.csv").is_file()
+    files.require_run(run, "; name one of its members/ID" if is_sweep else "")
     status = files.status_of(run)
     if status["state"] != "done":
         hint = "" if status["state"] == "damaged" else f" To finish it: {files.resume_command(run)}"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..studies import Study
 from . import distributed
 from .directory import Run
-from .files import OutputError, default_directory, resume_command, status_of
+from .files import OutputError, default_directory, require_run, resume_command, status_of
 
 
 @contextlib.contextmanager
@@ -110,8 +110,7 @@ def resume(directory: Path, *, quiet: bool) -> int:
 
     **Raises:** `ConfigError`, `OutputError`: there is no run, or it is running.
     """
-    if not (directory / "config.yaml").is_file():
-        raise OutputError(f"{directory} is no run: there is no config.yaml in it")
+    require_run(directory)
     study = load(directory / "config.yaml", [])
     if status_of(directory)["state"] == "done":
         print(f"{directory} is done: there is nothing to go on with")

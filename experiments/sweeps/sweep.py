@@ -34,7 +34,7 @@ from rich.console import Console
 from attnkernel._core.saving import write_atomically
 
 from ..config import dump
-from ..runs import OutputError, flat, plain, read_json, settings, status_of
+from ..runs import OutputError, flat, output_errors, plain, read_json, settings, status_of
 from ..studies import HoldOutSizes, Study, tables_as_rows, with_fields
 from .members import Member, read_plan, words
 from .report import report
@@ -82,7 +82,7 @@ def sweep(
         _run_in_processes(out, alone, jobs, kernels, console)
         return _read_recorded_results(out)
 
-    try:
+    with output_errors(out):
         (out / "batches").mkdir(parents=True, exist_ok=True)
         axes = plan.axes
         if rounds is None:
@@ -96,9 +96,6 @@ def sweep(
         for line in [] if rounds is None or records is None else lines_of(rounds, records):
             console.print(line)
         return code
-    except OSError as error:
-        where = error.filename or out
-        raise OutputError(f"{where} cannot be used: {error.strerror or error}") from None
 
 
 def _group_by_program(members: Sequence[Member]) -> list[tuple[list[Member], Any]]:

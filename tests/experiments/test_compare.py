@@ -121,7 +121,7 @@ def test_index_has_a_line_for_each_run(runs, capsys):
 def test_missing_runs_and_folders_are_reported(error_of):
     one = "results/slow"
     assert "nowhere is no run" in error_of("compare", one, "nowhere")
-    assert "cannot be made: File exists" in error_of("compare", one, "--out", one)
+    assert "cannot be written: File exists" in error_of("compare", one, "--out", one)
     assert "nowhere is no folder" in error_of("index", "nowhere")
 
 

@@ -376,4 +376,4 @@ def test_page_that_cannot_be_written_is_reported(error_of, monkeypatch):
     monkeypatch.setattr(pages, "make", lambda *_: {"": "a page"})
     Path("file").touch()
     error = error_of("page", CONFIGS / "retrieval_rule.yaml", "--out", "file/page.html")
-    assert "cannot write" in error
+    assert "cannot be written" in error

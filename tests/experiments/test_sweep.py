@@ -292,7 +292,7 @@ def test_output_that_cannot_be_written_is_reported(home, capsys, unwritable):
     (out / unwritable).write_text("") if unwritable == "figures" else (out / unwritable).mkdir()
     assert main(["sweep", "c.yaml", "seed=1,2", "--out", "s"]) == 2
     error = capsys.readouterr().err
-    assert "cannot be used" in error
+    assert "cannot be written" in error
     assert unwritable in error
     assert "Traceback" not in error
 
