@@ -60,8 +60,7 @@ def gaussian_process(restarts: int, seed: int) -> Regressor:
                 random_state=seed,
             )
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of parameters that end on a bound
+        with warnings.catch_warnings(action="ignore"):  # of parameters that end on a bound
             model.fit(x, y)
 
         def predict(at: np.ndarray, level: float) -> Prediction:
@@ -111,13 +110,11 @@ def kernel_regressor() -> Regressor:
     make = optional_import("attnkernel.sklearn").KernelRegressor
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of lengthscales that end on a bound
+        with warnings.catch_warnings(action="ignore"):  # of lengthscales that end on a bound
             model = make().fit(x, y)
 
         def predict(at: np.ndarray, level: float) -> Prediction:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of extrapolation
+            with warnings.catch_warnings(action="ignore"):  # of extrapolation
                 return Prediction(model.predict(at))
 
         lengthscales = format_numbers(model.lengthscale_)
@@ -197,13 +194,11 @@ def statsmodels(kind: str) -> Regressor:
     KernelReg = optional_import("statsmodels.nonparametric.kernel_regression").KernelReg
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its own divisions, and of things to come
+        with warnings.catch_warnings(action="ignore"):  # of divisions, of deprecations
             model = KernelReg(y, x, "c" * x.shape[1], reg_type=kind, bw="cv_ls")
 
         def predict(at: np.ndarray, level: float) -> Prediction:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 return Prediction(np.asarray(model.fit(at)[0]))
 
         return Fitted(predict, format_numbers(model.bw), np.asarray(model.bw))

@@ -128,8 +128,8 @@ class Regression(Study):
             )
 
     def run(self, run: Run) -> None:
-        with warnings.catch_warnings():  # the notes and the table of numbers say it in their words
-            warnings.simplefilter("ignore", ak.local.ExtrapolationWarning)
+        # the notes and the table of numbers say it in their words
+        with warnings.catch_warnings(action="ignore", category=ak.local.ExtrapolationWarning):
             super().run(run)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
