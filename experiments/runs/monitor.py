@@ -105,38 +105,28 @@ class Monitor:
     def simulate(
         self, cases: Mapping[Any, tuple[Callable[[Array], Any], Array]], size: int
     ) -> dict[Any, Any]:
-        """The arrays of many data sets, by case: a function of `size` keys, and all of its keys."""
+        """The arrays of many data sets, by case: a function of `size` keys, and all of its keys.
+
+        The last batch of a case is filled up, so that one program serves all; what fills it is cut
+        off.
+        """
         done, total, found = 0, sum(len(keys) for _, keys in cases.values()), {}
         with self.progress("data sets", total) as tick, self.timed("data sets"):
             for case, (function, keys) in cases.items():
-                words = ", ".join(map(str, case))
-                name, parts = re.sub(r"\W+", "_", words), []
-                for now, part in self.batches(
-                    name,
-                    len(keys),
-                    size,
-                    lambda rows: function(keys[rows]),  # noqa: B023
-                ):
+
+                def batch(i: int, function: Any = function, keys: Array = keys) -> Any:
+                    rows = np.arange(i * size, (i + 1) * size) % len(keys)
+                    left = len(keys) - i * size
+                    return jax.tree.map(lambda leaf: np.asarray(leaf)[:left], function(keys[rows]))
+
+                words, parts = ", ".join(map(str, case)), []
+                name = re.sub(r"\W+", "_", words)
+                for part in self.each(name, -(-len(keys) // size), batch):
                     parts.append(part)
-                    tick(done + now, words)
+                    tick(done + min(len(parts) * size, len(keys)), words)
                 done += len(keys)
                 found[case] = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         return found
-
-    def batches(
-        self, name: str, number: int, size: int, compute: Callable[[np.ndarray], Any]
-    ) -> Iterator[tuple[int, Any]]:
-        """Yields how many of `number` rows are done, and `compute` of the next `size` of them.
-
-        The last batch is filled up, so that one program serves all; what fills it is cut off.
-        """
-
-        def one(i: int) -> Any:
-            rows, left = np.arange(i * size, (i + 1) * size) % number, number - i * size
-            return jax.tree.map(lambda part: np.asarray(part)[:left], compute(rows))
-
-        for i, found in enumerate(self.each(name, -(-number // size), one), 1):
-            yield min(i * size, number), found
 
 
 NO_MONITOR = Monitor()

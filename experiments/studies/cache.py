@@ -52,19 +52,21 @@ class Cache(Study):
             kind: self.deviation(kind, module, x[: self.compared])
             for kind, module in modules.items()
         }
-        costs: dict[str, dict[str, list[float]]] = {
-            kind: {"bytes": [], "seconds": []} for kind in KINDS
+
+        def measure(i: int) -> dict[str, dict[str, float]]:
+            found = {}
+            for kind, module in modules.items():
+                held, step = self.last_step(kind, module, x[: self.lengths[i]])
+                # one by one: a large cache would evict a small one from that of the CPU
+                seconds = medians(interleaved({kind: step}, self.repeats).seconds)
+                found[kind] = {"bytes": held, "seconds": seconds[kind]}
+            return found
+
+        rows = monitor.collect("decoding", len(self.lengths), measure, lambda _: "")
+        return deviations, {
+            kind: {what: [row[kind][what] for row in rows] for what in ("bytes", "seconds")}
+            for kind in KINDS
         }
-        with monitor.progress("decoding", len(self.lengths)) as tick:
-            for number, length in enumerate(self.lengths):
-                for kind, module in modules.items():
-                    held, step = self.last_step(kind, module, x[:length])
-                    # one by one: a large cache would evict a small one from that of the CPU
-                    seconds = interleaved({kind: step}, self.repeats).seconds
-                    costs[kind]["bytes"].append(held)
-                    costs[kind]["seconds"].append(medians(seconds)[kind])
-                tick(number + 1, f"{length} tokens")
-        return deviations, costs
 
     def report(self, results: Results, run: Run) -> None:
         deviations, costs = results
@@ -163,12 +165,10 @@ def draw_patterns(run: Run, tokens: int = 12, subject: int = 1) -> None:
     arrays = {}
     for ax, (name, prior) in zip(axes, priors.items(), strict=True):
         weights = ak.attention_weights(one, one, kernel=ak.DotProduct(), prior=prior)
-        seen = np.tri(tokens, dtype=bool)
-        ax.set_facecolor((ak.plot.GREY, 0.3))
-        heat_map(ax, np.where(seen, weights, np.nan))
+        heat_map(ax, weights, causal=True)
         ax.set(title=name, xlabel="key in the cache")
         arrays[name.replace(" ", "_")] = weights
     axes[0].set_ylabel("token t that asks")
-    bar = figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8)
-    bar.set_label("weight (grey: not there yet)")
+    label = "weight (grey: not there yet)"
+    figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8, label=label)
     run.figure("patterns", figure, **arrays)

@@ -69,28 +69,20 @@ class Seeds(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key).stack(self.seeds)
         rows = HoldOutSizes.from_config(self.hold_out, self.data.n)
-        fits = jax.jit(functools.partial(_simulate_and_fit_all, self))
-        batches = []
-        with monitor.progress("data sets", self.seeds) as tick, monitor.timed("fits"):
-            for done, (found, error, good) in monitor.batches(
-                "fits", self.seeds, self.batch, lambda sets: fits(rows, keys[sets])
-            ):
-                found = np.asarray(self.model.shown(found))
-                monitor.metrics(
-                    [
-                        {
-                            "data_set": done - len(found) + i,
-                            "method": name,
-                            "lengthscale": ell,
-                            "error": ise,
-                        }
-                        for i in range(len(found))
-                        for name, ell, ise in zip(self.methods(), found[i], error[i], strict=True)
-                    ]
+        simulate_and_fit = jax.jit(functools.partial(_simulate_and_fit_all, self))
+        cases = {("fits",): (lambda keys: simulate_and_fit(rows, keys), keys)}
+        found, errors, converged = monitor.simulate(cases, self.batch)["fits",]
+        lengthscales = np.asarray(self.model.shown(found))
+        monitor.metrics(
+            [
+                {"data_set": i, "method": name, "lengthscale": lengthscale, "error": error}
+                for i in range(self.seeds)
+                for name, lengthscale, error in zip(
+                    self.methods(), lengthscales[i], errors[i], strict=True
                 )
-                batches.append((found, error, good))
-                tick(done, f"median error {np.median(error[:, :-1]):.4f}")
-        return Results(*map(np.concatenate, zip(*batches, strict=True)))
+            ]
+        )
+        return Results(lengthscales, errors, converged)
 
     def report(self, results: Results, run: Run) -> None:
         lengthscales, errors, converged = results

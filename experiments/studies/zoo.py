@@ -1,5 +1,6 @@
 """Kernels of regression and attention: shapes, fits, weights, and seconds as lengths grow."""
 
+import functools
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -167,8 +168,8 @@ class Zoo(Study):
                 ax.set_xlabel("key")
             for ax in row[len(maps) :]:
                 ax.remove()
-        bar = figure.colorbar(axes[0, 0].images[0], ax=figure.axes, shrink=0.6, extend="max")
-        bar.set_label("weight of the key")
+        image, label = axes[0, 0].images[0], "weight of the key"
+        figure.colorbar(image, ax=figure.axes, shrink=0.6, extend="max", label=label)
         run.figure("heat_maps", figure, **regression, **attention)
 
     def feature_errors(self, key: Array) -> dict[str, dict[str, Any]]:
@@ -209,23 +210,22 @@ class Zoo(Study):
 
     def costs(self, monitor: Monitor, key: Array) -> dict[str, dict[str, Any]]:
         """Seconds of each kind of attention as the sequence grows, side by side."""
-        found: dict[str, dict[str, Any]] = {}
-        with monitor.progress("cost", len(self.lengths)) as tick:
-            for number, tokens in enumerate(self.lengths):
-                q, k, v = jax.random.normal(key, (3, tokens, self.dim))
-                contenders = {}
-                for name, parts in attentions(t5_table(), self.window_of_cost, self.slope).items():
-                    if name == "linear":
-                        parts["method"] = Linear()
-                    call = eqx.filter_jit(lambda q, k, v, parts=parts: ak.attend(q, k, v, **parts))
-                    contenders[name] = lambda call=call, q=q, k=k, v=v: call(q, k, v)
-                seconds = interleaved(contenders, self.repeats).seconds
-                for name, median in medians(seconds).items():
-                    found.setdefault(name, {"seconds": []})["seconds"].append(median)
-                tick(number + 1, f"{tokens} tokens")
-        for part in found.values():
-            growth = np.log(part["seconds"][-1] / part["seconds"][-2])
-            part["order"] = float(growth / np.log(self.lengths[-1] / self.lengths[-2]))
+
+        def measure(i: int) -> dict[str, float]:
+            q, k, v = jax.random.normal(key, (3, self.lengths[i], self.dim))
+            contenders = {}
+            for name, parts in attentions(t5_table(), self.window_of_cost, self.slope).items():
+                if name == "linear":
+                    parts["method"] = Linear()
+                call = eqx.filter_jit(lambda q, k, v, parts=parts: ak.attend(q, k, v, **parts))
+                contenders[name] = functools.partial(call, q, k, v)
+            return medians(interleaved(contenders, self.repeats).seconds)
+
+        rows, found = monitor.collect("cost", len(self.lengths), measure, lambda _: ""), {}
+        for name in rows[0]:
+            seconds = [row[name] for row in rows]
+            order = np.diff(np.log(seconds))[-1] / np.diff(np.log(self.lengths))[-1]
+            found[name] = {"seconds": seconds, "order": float(order)}
         return found
 
     def draw_costs(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
