@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +39,17 @@ class Latency(NamedTuple):
     norms: tuple[float, ...] = ()
 
 
+def run_process(command: Sequence[str], what: str, **options: Any) -> str:
+    """What a command prints; `options`: of `subprocess.run`.
+
+    **Raises:** `RuntimeError` if it fails, with `what` it is and what it writes to standard error.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    if done.returncode:
+        raise RuntimeError(f"{what} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
 def measure(contender: str, script: Script, env: Mapping[str, str]) -> Latency:
     """Times a script of a contender; `env` is added to the environment.
 
@@ -46,18 +57,14 @@ def measure(contender: str, script: Script, env: Mapping[str, str]) -> Latency:
     compiles it.
     """
     started = time.perf_counter()
-    done = subprocess.run(
+    printed = run_process(
         [sys.executable, "-W", "ignore", "-m", __name__, json.dumps(script)],
+        f"{contender}, {script.call!r}",
         cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", "MPLBACKEND": "agg", **env},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     spent = time.perf_counter() - started
-    if done.returncode:
-        raise RuntimeError(f"{contender}, {script.call!r} failed: {done.stderr.strip()}")
-    found = Latency(**json.loads(done.stdout.splitlines()[-1]))
+    found = Latency(**json.loads(printed.splitlines()[-1]))
     found = found._replace(norms=tuple(found.norms))
     return found._replace(wall=spent) if script.is_process else found
 

@@ -21,13 +21,12 @@ import attnkernel as ak
 from ..config import FieldError, Positive
 from .benchmark import Benchmark, Results
 from .driver import Case, optional_import
-from .million_curves import rule_of_thumb
+from .million_curves import GRID_POINTS, rule_of_thumb
 from .reports import number, ratios, target
 
 OURS, FASTLPR = "attnkernel", "fastLPR"
 BOUNDS = (0.05, 3.0)  # times Scott's rule
 BANDWIDTHS = 20  # of the grid of fastLPR
-GRID_POINTS = 401
 EXACT_TOLERANCE = 1e-10  # of the criterion by which both are compared, above
 MAX_PAIRWISE_ROWS = 10_000  # up to which it sums all pairs
 

@@ -11,21 +11,20 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .driver import SelfTimed, Unavailable
-from .fresh_process import Latency, Script
+from .fresh_process import Latency, Script, run_process
 
-_SCRIPT = r"""
-suppressPackageStartupMessages(library(KernSmooth))
-arguments <- commandArgs(TRUE)
-n <- as.numeric(arguments[2])
-numbers <- readBin(arguments[1], "double", 2 * n)
-x <- numbers[1:n]; y <- numbers[n + 1:n]
-bandwidth <- dpill(x, y); invisible(locpoly(x, y, bandwidth = bandwidth, degree = 0))
-started <- proc.time()[["elapsed"]]
-bandwidth <- dpill(x, y)
-curve <- locpoly(x, y, bandwidth = bandwidth, degree = 0)
-cat(proc.time()[["elapsed"]] - started, "\n")
-cat(bandwidth, "\n", curve$x, "\n", curve$y, "\n")
+_SCRIPT = """
+suppressPackageStartupMessages(library({package}))
+options(np.messages = FALSE)
+x <- readBin("x", "double", {n}); y <- readBin("y", "double", {n}); data <- data.frame(x, y)
+{script.prepare}
+started <- {start}
+{script.call}
+spent <- proc.time() - started
+cat("\\nspent", sum(spent[1:2]), spent[[3]], "\\n")
+{output}
 """
+_SMOOTH = "bandwidth <- dpill(x, y); curve <- locpoly(x, y, bandwidth = bandwidth, degree = 0)"
 
 
 class Smooth(NamedTuple):
@@ -40,17 +39,14 @@ def kernsmooth(x: ArrayLike, y: ArrayLike) -> Callable[[], SelfTimed]:
 
     **Raises:** `Unavailable` where R or its package KernSmooth is not installed.
     """
-    rscript = rscript_with("KernSmooth")
-    columns = np.stack([np.asarray(x, float), np.asarray(y, float)])
+    columns, shown = (np.asarray(x, float), np.asarray(y, float)), "bandwidth, curve$x, curve$y"
+    output = f'for (part in list({shown})) cat(part, "\\n")'
+    # the first, which is not timed, warms it up
+    run = timed_script("KernSmooth", Script(_SMOOTH, _SMOOTH), *columns, output)
 
     def smooth() -> SelfTimed:
-        with tempfile.TemporaryDirectory() as folder:
-            data = Path(folder) / "data"
-            columns.tofile(data)
-            printed = run_script(rscript, _SCRIPT, str(data), str(columns.shape[1]))
-        lines = [np.array(line.split(), float) for line in printed.splitlines() if line.strip()]
-        (seconds,), (bandwidth,), *curve = lines
-        return SelfTimed(float(seconds), Smooth(float(bandwidth), np.array(curve)))
+        latency, ((bandwidth,), *curve) = run()
+        return SelfTimed(latency.wall, Smooth(float(bandwidth), np.array(curve)))
 
     return smooth
 
@@ -68,44 +64,27 @@ def rscript_with(package: str) -> str:
     return rscript
 
 
-def run_script(rscript: str, script: str, *arguments: str) -> str:
-    """What the script prints. **Raises:** `RuntimeError` if it fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "script.R"
-        path.write_text(script, encoding="utf-8")
-        command = [rscript, str(path), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-    if done.returncode:
-        raise RuntimeError(f"R failed: {done.stderr.strip()}")
-    return done.stdout
-
-
 def timed_script(
-    package: str, script: Script, x: np.ndarray, y: np.ndarray
-) -> Callable[[], Latency]:
+    package: str, script: Script, x: np.ndarray, y: np.ndarray, output: str = ""
+) -> Callable[[], tuple[Latency, list[np.ndarray]]]:
     """A function that runs and times the script in a new process of R, for x and y of shape (n,),
-    which are also the columns of the frame `data`.
+    which are also the columns of the frame `data`. It returns the numbers of each line that
+    `output`, further lines of R, prints.
 
     **Raises:** `Unavailable` without R or the package.
     """
     rscript = rscript_with(package)
-    x_text, y_text = (", ".join(map(repr, column.tolist())) for column in (x, y))
     start = "c(0, 0, 0, 0, 0)" if script.is_process else "proc.time()"
-    text = "\n".join(
-        [
-            f"suppressPackageStartupMessages(library({package}))",
-            "options(np.messages = FALSE)",
-            f"x <- c({x_text}); y <- c({y_text}); data <- data.frame(x, y)",
-            script.prepare,
-            f"started <- {start}",
-            script.call,
-            "spent <- proc.time() - started",
-            'cat("\\n", sum(spent[1:2]), spent[[3]], "\\n")',
-        ]
-    )
+    parts = {"package": package, "n": len(x), "script": script, "start": start, "output": output}
 
-    def run() -> Latency:
-        cpu, wall = map(float, run_script(rscript, text).splitlines()[-1].split())
-        return Latency(cpu, wall)
+    def run() -> tuple[Latency, list[np.ndarray]]:
+        with tempfile.TemporaryDirectory() as folder:
+            x.tofile(Path(folder) / "x")
+            y.tofile(Path(folder) / "y")
+            (Path(folder) / "script.R").write_text(_SCRIPT.format(**parts), encoding="utf-8")
+            printed = run_process([rscript, "script.R"], "R", cwd=folder)
+        lines = printed.rpartition("\nspent ")[2].splitlines()
+        (cpu, wall), *arrays = (np.array(line.split(), float) for line in lines)
+        return Latency(float(cpu), float(wall)), arrays
 
     return run

@@ -8,7 +8,6 @@ import csv
 import itertools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from pydantic import Field
 from ..config import HoldOutSize, Positive, Training
 from .benchmark import Benchmark, Results
 from .driver import Case
+from .fresh_process import run_process
 from .reports import target
 
 SWEEP, ONE, EACH = "one program", "one member", "a process each (extrapolated)"
@@ -98,16 +98,8 @@ def _run_experiments(folder: Path, *arguments: str) -> None:
     root = str(Path(__file__).parents[2])
     places = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     env = os.environ | {"PYTHONPATH": places}
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments", *arguments, "--quiet"],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(arguments)} failed: {done.stderr.strip()}")
+    command = [sys.executable, "-m", "experiments", *arguments, "--quiet"]
+    run_process(command, " ".join(arguments), cwd=folder, env=env)
 
 
 def _largest_deviation(table: Path, directories: list[tuple[int, str, Path]]) -> float:

@@ -267,7 +267,7 @@ def test_scripts_of_python_can_be_compiled(name):
 def test_scripts_of_r_run(name, contender):
     data = ak.data.load("cps71")
     x, y = np.asarray(data.x, float)[:, 0], np.asarray(data.y, float)
-    found = timed_script(first.R_PACKAGES[contender], CALLS[name].contenders[contender], x, y)()
+    found, _ = timed_script(first.R_PACKAGES[contender], CALLS[name].contenders[contender], x, y)()
     assert 0 <= found.cpu < 60
     assert 0 <= found.wall < 60
 
