@@ -26,9 +26,11 @@ def blockwise(q: Heads, k: Heads, v: Heads, causal: bool) -> Heads:
     return ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=ak.methods.Blockwise())
 
 
-def jax_nn(q: Heads, k: Heads, v: Heads, causal: bool) -> Heads:
+def jax_nn(q: Heads, k: Heads, v: Heads, causal: bool = False, **options: Any) -> Heads:
+    """`options`: of `jax.nn.dot_product_attention`."""
     tokens_first = (a.swapaxes(0, 1) for a in (q, k, v))
-    return jax.nn.dot_product_attention(*tokens_first, is_causal=causal).swapaxes(0, 1)
+    out = jax.nn.dot_product_attention(*tokens_first, is_causal=causal, **options)
+    return out.swapaxes(0, 1)
 
 
 def equinox_core(q: Heads, k: Heads, v: Heads, causal: bool) -> Heads:
@@ -63,7 +65,9 @@ def draw_arrays(heads: int, length: int, dim: int, seed: int) -> list[Array]:
 def make(name: str, causal: bool, phase: str, arrays: list[Array], max_bytes: float) -> Contender:
     """A contender for one piece of work; ours has no limit of memory."""
     if name == TORCH:
-        return _make_torch_contender(arrays, causal, phase)
+        make_tensor = optional_import("torch").tensor
+        tensors = [make_tensor(np.asarray(array))[None] for array in arrays]  # batches come first
+        return torch_contender(torch_attention(causal), phase, tensors, lambda out: out.numpy())
 
     def forward(q: Heads, k: Heads, v: Heads) -> Heads:
         return JAX_CONTENDERS[name](q, k, v, causal)
@@ -96,24 +100,29 @@ def one_call(
     return lambda: timed(made()) and None
 
 
-def _make_torch_contender(arrays: list[Array], causal: bool, phase: str) -> Contender:
-    """Returns a function that computes attention by PyTorch, causal or full; in the phase "+
-    backward", gradients in q, k and v too. `arrays`: q, k, v and a cotangent, each of shape (heads,
-    tokens, dim).
+def torch_attention(causal: bool) -> Callable[..., Any]:
+    """PyTorch's own attention. **Raises:** `Unavailable` if it is not installed."""
+    functional = optional_import("torch.nn.functional")
+    return functools.partial(functional.scaled_dot_product_attention, is_causal=causal)
+
+
+def torch_contender(
+    attention: Callable[..., Any], phase: str, tensors: list[Any], fetch: Callable[[Any], Any]
+) -> Contender:
+    """A function that computes `attention(q, k, v)` by PyTorch; in the phase "+ backward", its
+    gradients in q, k and v too.
+
+    `tensors`: q, k, v and a cotangent; `fetch`: waits for a tensor, and returns it as an array.
     """
-    torch = optional_import("torch")
-    # batches come first
-    q, k, v, cotangent = (torch.tensor(np.asarray(array))[None] for array in arrays)
-    attention = torch.nn.functional.scaled_dot_product_attention
+    *inputs, cotangent = tensors
 
-    def forward() -> np.ndarray:
-        with torch.no_grad():
-            return attention(q, k, v, is_causal=causal).numpy()
+    def forward() -> Any:
+        return fetch(attention(*inputs))
 
-    def backward() -> tuple[np.ndarray, ...]:
-        leaves = [leaf.requires_grad_() for leaf in (q.detach(), k.detach(), v.detach())]
-        out = attention(*leaves, is_causal=causal)
+    def backward() -> tuple[Any, ...]:
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        out = attention(*leaves)
         out.backward(cotangent)
-        return out.detach().numpy(), *(leaf.grad.numpy() for leaf in leaves)
+        return tuple(map(fetch, (out.detach(), *(leaf.grad for leaf in leaves))))
 
     return forward if phase == FORWARD else backward

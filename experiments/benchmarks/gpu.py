@@ -24,6 +24,7 @@ import attnkernel as ak
 from ..config import Positive
 from ..runs import Monitor, Run
 from . import gpu_contenders as work
+from .attention_contenders import BACKWARD, FORWARD
 from .benchmark import Benchmark, Results
 from .driver import GIB, Case, Contender, compiled, interleaved, medians
 
@@ -72,7 +73,7 @@ class BenchGPU(Benchmark):
     x_label: ClassVar = "points n"
 
     def places(self) -> Iterable[tuple[work.Job, int, str]]:
-        return itertools.product(self.jobs, sorted(set(self.n)), (work.FORWARD, work.BACKWARD))
+        return itertools.product(self.jobs, sorted(set(self.n)), (FORWARD, BACKWARD))
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         return {
@@ -140,20 +141,21 @@ class BenchGPU(Benchmark):
             )
             for precision in ("float32", "bfloat16"):
                 makers[f"PyTorch, {precision}"] = functools.partial(
-                    work.torch_attention, phase, data, precision
+                    work.torch_on_gpu, phase, data, precision
                 )
         else:
             makers["KeOps, float32"] = lambda: work.keops_sums(job, phase, data)
 
-        def errors(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+        def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             """From float64 sums of the float32 data, or of these rounded to bfloat16."""
             given = {name: "bfloat16" if "bfloat16" in name else "float32" for name in results}
             truth = {g: work.float64_reference(job, phase, data, g) for g in set(given.values())}
-            found = {name: work.error_from(results[name], truth[given[name]]) for name in results}
-            return {"error": found, "operations": job.operations(n, phase)}
+            found = results if phase == FORWARD else {k: v[1] for k, v in results.items()}
+            errors = {name: work.error_from(found[name], truth[given[name]]) for name in found}
+            return {"error": errors, "operations": job.operations(n, phase)}
 
         fields = {"job": str(job), "n": n, "phase": phase}
-        return Case(fields, f"{job}, n = {n}, {phase}", makers, errors)
+        return Case(fields, f"{job}, n = {n}, {phase}", makers, check)
 
 
 def matrix_rates(size: int, repeats: int) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Contenders on an accelerator: dense XLA, cuDNN, PyTorch and KeOps; and the float64 reference."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -13,10 +12,10 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Part
-from .driver import Contender, Unavailable, compiled, optional_import
+from .attention_contenders import FORWARD, compile_phase, jax_nn, torch_attention, torch_contender
+from .driver import Contender, Unavailable, optional_import
 
 GAUSSIAN, ATTENTION = "Gaussian", "attention"
-FORWARD, BACKWARD = "forward", "+ backward"
 SAMPLED_QUERIES = 64
 Work = Callable[[Array, Array, Array], Array]
 
@@ -49,16 +48,9 @@ class Job(Part):
 def make_contender(
     forward: Work, phase: str, data: list[Array], dtype: Any, max_bytes: float
 ) -> Contender:
-    """Values; or gradients in q, k and v, for the last of the data as a cotangent."""
-
-    def backward(q: Array, k: Array, v: Array, cotangent: Array) -> tuple[Array, ...]:
-        return jax.vjp(forward, q, k, v)[1](cotangent)
-
-    def work(q: Array, k: Array, v: Array, cotangent: Array) -> Any:
-        return (forward(q, k, v),) if phase == FORWARD else backward(q, k, v, cotangent)
-
+    """As of `compile_phase`, on data of this type."""
     try:
-        return compiled(work, *(x.astype(dtype) for x in data), max_bytes=max_bytes)[0]
+        return compile_phase(forward, phase, [x.astype(dtype) for x in data], max_bytes)
     except (ValueError, RuntimeError, NotImplementedError) as reason:
         raise Unavailable(str(reason).partition("\n")[0]) from None
 
@@ -78,16 +70,14 @@ def dense_xla(job: Job, q: Array, k: Array, v: Array) -> Float[Array, "n dim_v"]
 
 
 def cudnn(q: Array, k: Array, v: Array) -> Array:
-    heads = (x[:, None, :] for x in (q, k, v))
-    return jax.nn.dot_product_attention(*heads, is_causal=True, implementation="cudnn")[:, 0]
+    return jax_nn(q[None], k[None], v[None], causal=True, implementation="cudnn")[0]
 
 
-def torch_attention(phase: str, data: list[Array], precision: str) -> Contender:
+def torch_on_gpu(phase: str, data: list[Array], precision: str) -> Contender:
     torch = _import_torch_with_gpu()
-    attention = torch.nn.functional.scaled_dot_product_attention
     tensors = (torch.tensor(np.asarray(x), dtype=getattr(torch, precision)) for x in data)
     on_gpu = [tensor.cuda()[None, None] for tensor in tensors]
-    return _make_torch_contender(torch, functools.partial(attention, is_causal=True), phase, on_gpu)
+    return torch_contender(torch_attention(causal=True), phase, on_gpu, TorchArray)
 
 
 def keops_sums(job: Job, phase: str, data: list[Array]) -> Contender:
@@ -103,7 +93,7 @@ def keops_sums(job: Job, phase: str, data: list[Array]) -> Contender:
         return scores.sumsoftmaxweight(keops.LazyTensor(v[None, :, :]), dim=1)
 
     on_gpu = [torch.tensor(np.asarray(x), device="cuda") for x in data]
-    return _make_torch_contender(torch, attention, phase, on_gpu)
+    return torch_contender(attention, phase, on_gpu, TorchArray)
 
 
 def _import_torch_with_gpu() -> Any:
@@ -114,33 +104,13 @@ def _import_torch_with_gpu() -> Any:
     return torch
 
 
-def _make_torch_contender(
-    torch: Any, attention: Callable, phase: str, data: list[Any]
-) -> Contender:
-    """Returns a function that computes `attention(q, k, v)` by PyTorch; in the phase "+ backward",
-    its gradients in q, k and v. `data`: q, k, v and a cotangent, as tensors on the GPU.
-    """
-    *inputs, cotangent = data
-
-    def forward() -> Any:
-        with torch.no_grad():
-            out = attention(*inputs)
-        torch.cuda.synchronize()
-        return (TorchArray(out),)
-
-    def backward() -> Any:
-        leaves = [leaf.detach().requires_grad_() for leaf in inputs]
-        attention(*leaves).backward(cotangent)
-        torch.cuda.synchronize()
-        return tuple(TorchArray(leaf.grad) for leaf in leaves)
-
-    return forward if phase == FORWARD else backward
-
-
 class TorchArray:
-    """An array of PyTorch on the GPU, copied to the host after the timing."""
+    """An array of PyTorch on the GPU, which is waited for, and copied to the host after the
+    timing.
+    """
 
     def __init__(self, tensor: Any):
+        optional_import("torch").cuda.synchronize()
         self._tensor = tensor
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -170,5 +140,5 @@ def float64_reference(
 
 def error_from(result: Any, truth: tuple[np.ndarray, np.ndarray]) -> float:
     rows, expected = truth
-    found = np.asarray(result[0]).astype(float)[rows]
+    found = np.asarray(result).astype(float)[rows]
     return float(np.max(np.abs(found - expected)) / np.max(np.abs(expected)))

@@ -5,6 +5,7 @@ flex attention (Dong et al., 2024). A block is skipped if its mask excludes all 
 predicted time is that of full attention, in the same blocks, times the share of the other blocks.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,12 +18,12 @@ from pydantic import Field, field_validator
 
 import attnkernel as ak
 
-from .attention_contenders import draw_arrays
+from .attention_contenders import JAX_NN, draw_arrays, jax_nn
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, Unavailable, agree, compiled
 from .reports import target
 
-OURS, FULL, JAX_NN = "masked", "full", "jax.nn"
+OURS, FULL = "masked", "full"
 Tokens = Annotated[int, Field(ge=64, le=1_000_000)]
 Example = Literal[
     "causal",
@@ -71,17 +72,11 @@ class BenchMasks(Benchmark):
 
             return compiled(attend, *arrays)[0]
 
-        def jax_nn() -> Contender:
+        def with_dense_mask() -> Contender:
             if not isinstance(prior, ak.Mask):
                 raise Unavailable("it takes a mask as an array; this is a bias or a score function")
             mask = _dense_mask(prior, self.length)
-
-            def attend(q: Array, k: Array, v: Array) -> Array:
-                tokens_first = (a.swapaxes(0, 1) for a in (q, k, v))
-                out = jax.nn.dot_product_attention(*tokens_first, mask=mask[None])
-                return out.swapaxes(0, 1)
-
-            return compiled(attend, *arrays)[0]
+            return compiled(functools.partial(jax_nn, mask=mask[None]), *arrays)[0]
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             same = agree(OURS, 1e-4, (OURS, JAX_NN))(results, row)
@@ -92,7 +87,7 @@ class BenchMasks(Benchmark):
         contenders = {
             OURS: lambda: ours(prior),
             FULL: lambda: ours(None),
-            JAX_NN: jax_nn,
+            JAX_NN: with_dense_mask,
         }
         return Case({"example": example}, example, contenders, check)
 
