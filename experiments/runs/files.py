@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib.figure import Figure
+from pydantic_core import to_jsonable_python
 from rich.table import Column, Table
 
 from attnkernel._core.saving import write_atomically
@@ -102,15 +102,9 @@ def save_figure(folder: Path, name: str, figure: Figure, arrays: Mapping[str, An
 
 def plain(value: Any) -> Any:
     """Numbers as JSON has them: arrays as lists, what is not finite as null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, jax.Array | np.ndarray | np.generic):
-        return plain(np.asarray(value).tolist())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
+    return to_jsonable_python(
+        value, inf_nan_mode="null", fallback=lambda array: np.asarray(array).tolist()
+    )
 
 
 def flat(tree: Any, name: str = "") -> dict[str, Any]:
