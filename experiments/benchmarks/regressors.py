@@ -74,7 +74,9 @@ def gaussian_process(restarts: int, seed: int) -> Regressor:
 
 
 def nearest_neighbours(seed: int) -> Regressor:
-    """scikit-learn's: the number of neighbours by five folds, inputs in standard deviations."""
+    """scikit-learn's, without intervals: the number of neighbours by five folds, inputs in standard
+    deviations.
+    """
     selection = optional_import("sklearn.model_selection")
     make = optional_import("sklearn.neighbors").KNeighborsRegressor
     prepared = _make_standardising_pipeline()
@@ -94,7 +96,9 @@ def nearest_neighbours(seed: int) -> Regressor:
 
 
 def ridge() -> Regressor:
-    """scikit-learn's: the penalty by leave-one-out, inputs in standard deviations."""
+    """scikit-learn's, without intervals: the penalty by leave-one-out, inputs in standard
+    deviations.
+    """
     make = optional_import("sklearn.linear_model").RidgeCV
     prepared = _make_standardising_pipeline()
 
@@ -106,7 +110,7 @@ def ridge() -> Regressor:
 
 
 def kernel_regressor() -> Regressor:
-    """`attnkernel.sklearn.KernelRegressor` with its defaults."""
+    """`attnkernel.sklearn.KernelRegressor` with its defaults, without intervals."""
     make = optional_import("attnkernel.sklearn").KernelRegressor
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:

@@ -135,8 +135,8 @@ draws = jax.random.split(jax.random.PRNGKey(0), 100)
 
 
 @eqx.filter_jit
-def errors(size):
-    """Of each lengthscale the error at every draw, shape (lengthscales, draws)."""
+def objective_by_draw(size):
+    """The hold-out objective of each lengthscale at each draw, shape (lengthscales, draws)."""
     objective = ak.HoldOut(size, at_most=140)
 
     def at(length):
@@ -149,7 +149,7 @@ standard = ak.kernels.convert_lengthscale(grid, source="unhalved")
 left_out = ak.profile(regression(1.0), x, y, standard, objective=ak.LeaveOneOut())
 exact = grid[jnp.argmin(left_out)]
 print(f"leave-one-out: minimum at ℓ = {exact:.3f}")
-by_size = [errors(size) for size in sizes]
+by_size = [objective_by_draw(size) for size in sizes]
 for size, found in zip(sizes[1:], by_size[1:], strict=True):
     minimum = grid[jnp.argmin(found.mean(axis=1))]
     theory = (len(y) / (len(y) - size)) ** 0.2
@@ -215,7 +215,7 @@ print(f"its minimum: ℓ = {shown(best.model.kernel.lengthscale):.4f}")
 
 # %%
 def draw(size):
-    found = np.asarray(errors(jnp.array(size)))
+    found = np.asarray(objective_by_draw(jnp.array(size)))
     mean, (low, high) = found.mean(axis=1), np.quantile(found, [0.1, 0.9], axis=1)
     _, ax = plt.subplots(figsize=(6.6, 3.6))
     ax.fill_between(grid, low, high, color=ak.plot.SKY, alpha=0.35, label="10 % to 90 % of draws")

@@ -71,7 +71,7 @@ class Monitor:
         )
 
     def note(self, sentences: Sequence[str]) -> None:
-        """Keeps sentences that a reader of the results must know."""
+        """Keeps sentences that a reader of the results must know; here they are discarded."""
 
     def checkpoints(self, name: str) -> ak.fitting.Checkpoints | None:
         """The checkpoints of a training or loop; None where nothing is kept."""

@@ -76,7 +76,7 @@ class OutputLog:
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[[int, str], None]]:
-        """Yields a function of how many of the total are done, and of words such as the loss."""
+        """Shows progress; yields `tick(done, state)`, whose `state` is words such as the loss."""
         with (
             show_progress(self.terminal, what, total) as shown,
             show_progress(self._transcript, what, total) as written,

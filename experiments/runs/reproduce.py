@@ -40,9 +40,9 @@ def differences(before: Path, now: Path) -> dict[str, str]:
     except (OSError, ValueError, SyntaxError, ConfigError, zipfile.BadZipFile):
         values = None  # one of them cannot be read
     if values is None:
-        return {"bytes": _first_byte(before, now)}
+        return {"bytes": _byte_difference(before, now)}
     found = value_differences(*values)
-    return found or {"bytes": f"the same values, {_first_byte(before, now)}"}
+    return found or {"bytes": f"the same values, {_byte_difference(before, now)}"}
 
 
 def value_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
@@ -92,8 +92,8 @@ def _words(value: Any) -> str:
     return shortened(json.dumps(value, ensure_ascii=False))
 
 
-def _first_byte(before: Path, now: Path) -> str:
-    """Returns where the bytes of two files begin to differ."""
+def _byte_difference(before: Path, now: Path) -> str:
+    """Returns where the bytes of two files begin to differ, and both lengths, as a phrase."""
     old, new = before.read_bytes(), now.read_bytes()
     pairs = enumerate(zip(old, new, strict=False))
     first = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))

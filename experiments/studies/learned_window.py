@@ -187,7 +187,7 @@ class LearnedWindow(Study):
         )
         cases, name_of = [*rows, *powers, *directions, *warps], operator.itemgetter("name")
         predictions = judge_and_print(run, CLAIMS, cases, name_of)
-        draw_windows(run, rows, powers)
+        draw_windows(run, rows)
         found = {"rows": rows, "powers": powers, "directions": directions, "warps": warps}
         run.summary(found | {"predictions": predictions})
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
+from attnkernel.fitting._options import Options
 
 from ..config import Data, FieldError, Model, Positive
 from ..reports import legend, subplots
@@ -66,9 +67,11 @@ class LeaveOneOut(Study):
             return f"best criterion {np.nanmin(losses[:, -1]):.6g}"
 
         options = {"record": lengthscale_of, "log": log, "resumable": False}
-        with monitor.fit("leave-one-out", 100, **options) as following:
+        model = self.model.make()
+        steps = Options().with_defaults(model, ak.LeaveOneOut()).steps
+        with monitor.fit("leave-one-out", steps, **options) as following:
             fit = ak.fit(
-                self.model.make(),
+                model,
                 data.x,
                 data.y,
                 objective=ak.LeaveOneOut(),

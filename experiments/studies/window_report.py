@@ -65,7 +65,7 @@ CLAIMS = [
 ]
 
 
-def draw_windows(run: Run, rows: list[dict[str, Any]], powers: list[dict[str, Any]]) -> None:
+def draw_windows(run: Run, rows: list[dict[str, Any]]) -> None:
     """Windows against the length of the context, a panel for each order and noise."""
     orders = sorted({row["order"] for row in rows})
     noises = sorted({row["noise"] for row in rows})
