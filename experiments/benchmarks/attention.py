@@ -23,24 +23,34 @@ MEMORY = ("growth_bytes", "later_growth_bytes")  # of the first call, and of a l
 Tokens = Annotated[int, Field(ge=2, le=1_000_000)]
 
 
-class BenchAttention(Benchmark):
-    """Seconds against the length T, full and causal, forward and backward; memory at one T."""
+class AttentionBenchmark(Benchmark):
+    """Seconds against the length T of a sequence that attends to itself, full and causal, forward
+    and backward.
+    """
+
+    length: list[Tokens] = Field(default=[1024, 4096], min_length=1)
+    heads: int = Field(default=8, ge=1, le=1000)
+    along: ClassVar = "length"
+    x_label: ClassVar = "tokens T"
+
+    def places(self) -> Iterable[tuple[Any, ...]]:
+        lengths = sorted(set(self.length))
+        return itertools.product(lengths, (False, True), (work.FORWARD, work.BACKWARD))
+
+    def panel(self, row: Mapping[str, Any]) -> str:
+        return _work(row)
+
+
+class BenchAttention(AttentionBenchmark):
+    """These seconds of attention alone; and its memory at one T."""
 
     study: Literal["bench_attention"]
     length: list[Tokens] = Field(default=[1024, 2048, 4096, 8192, 16384], min_length=1)
     memory_length: Tokens | None = Field(
         default=4096, description="T at which memory is measured; null: nowhere"
     )
-    heads: int = Field(default=8, ge=1, le=1000)
     dim: int = Field(default=64, ge=1, le=1000)
     compared: ClassVar = work.CONTENDERS
-    along: ClassVar = "length"
-    x_label: ClassVar = "tokens T"
-
-    def places(self) -> Iterable[tuple[int, bool, str]]:
-        return itertools.product(
-            sorted(set(self.length)), (False, True), (work.FORWARD, work.BACKWARD)
-        )
 
     def make_case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> driver.Case:
         """Returns the `Case` that times every contender's attention between `length` tokens, causal
@@ -84,9 +94,6 @@ class BenchAttention(Benchmark):
         pairs = row["length"] * (row["length"] + 1) / 2 if row["causal"] else row["length"] ** 2
         operations = self.heads * pairs * (4 if row["phase"] == work.FORWARD else 14) * self.dim
         return {"Gflop/s": f"{operations / row['median'][work.OURS] / 1e9:.0f}"}
-
-    def panel(self, row: Mapping[str, Any]) -> str:
-        return _work(row)
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         table, grown = results.table, _memory_by_contender(results, "growth_bytes")

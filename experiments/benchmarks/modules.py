@@ -4,9 +4,8 @@ One sequence x ∈ ℝ^{T × D} attends to itself, with projections, causal or n
 sum of squares of the output and its gradients in all weights and in x.
 """
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -17,29 +16,21 @@ from pydantic import Field
 
 import attnkernel as ak
 
+from .attention import AttentionBenchmark
 from .attention_contenders import BACKWARD, EQUINOX, FORWARD, OURS, TORCH, in_words
-from .benchmark import Benchmark, Results
+from .benchmark import Results
 from .driver import GIB, Case, Contender, agree, compiled, optional_import
 from .reports import ratios, target
 
 _PROJECTIONS = ("query_proj", "key_proj", "value_proj", "output_proj")
 
 
-class BenchModules(Benchmark):
+class BenchModules(AttentionBenchmark):
     """Seconds of a module against the length T, full and causal, forward and backward."""
 
     study: Literal["bench_modules"]
-    length: list[Annotated[int, Field(ge=2, le=100_000)]] = Field(
-        default=[1024, 4096], min_length=1
-    )
-    heads: int = Field(default=8, ge=1, le=256)
     size: int = Field(default=512, ge=1, le=16384)
     compared: ClassVar = (OURS, EQUINOX, TORCH)
-    along: ClassVar = "length"
-    x_label: ClassVar = "tokens T"
-
-    def places(self) -> Iterable[tuple[int, bool, str]]:
-        return itertools.product(sorted(set(self.length)), (False, True), (FORWARD, BACKWARD))
 
     def make_case(self, key: PRNGKeyArray, length: int, causal: bool, phase: str) -> Case:
         """Returns the `Case` that times the modules of all libraries, with equal weights, on a
@@ -80,9 +71,6 @@ class BenchModules(Benchmark):
             },
             agree(OURS, 1e-4),
         )
-
-    def panel(self, row: Mapping[str, Any]) -> str:
-        return in_words(row["causal"], row["phase"])
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         longest = max(self.length)
