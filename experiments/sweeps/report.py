@@ -10,11 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Column
-from scipy.stats import t as student
 
 from attnkernel.plot import BLUE, SKY, literal
 
-from ..reports import labels
+from ..reports import half_width, labels
 from ..runs import numbers_of, plain_table, save_figure, write_csv, write_json
 from .members import Member, words
 
@@ -100,10 +99,11 @@ def _summarise_over_seeds(
         for name in names:
             values = np.array([one[name] for one in found if name in one], float)
             mean, n = values.mean(), len(values)
-            sd = values.std(ddof=1) if n > 1 else None
-            half = None if sd is None else student.ppf(0.975, n - 1) * sd / np.sqrt(n)
-            ends = {} if half is None else {"lower": mean - half, "upper": mean + half}
-            numbers[name] = {"mean": mean, "sd": sd, "n": n, **ends}
+            numbers[name] = {"mean": mean, "sd": None, "n": n}
+            if n > 1:
+                half = half_width(values)
+                ends = {"lower": mean - half, "upper": mean + half}
+                numbers[name] |= {"sd": values.std(ddof=1), **ends}
         groups.append({"asked": dict(asked), "members": len(found), "numbers": numbers})
     return groups
 
