@@ -165,18 +165,16 @@ class BenchLatency(Benchmark):
         """Draws a row of CPU seconds for each call, with a marker for each contender."""
         rows = results.table
         figure, ax = subplots(figsize=(6.4, 1.6 + 0.3 * len(rows)))
-        arrays = {}
         for contender, look in looks_of(self.compared).items():
             places = [i for i, row in enumerate(rows) if contender in row["median"]]
             if places:
-                arrays[contender] = [row["median"].get(contender, np.nan) for row in rows]
-                seconds = [arrays[contender][i] for i in places]
+                seconds = [rows[i]["median"][contender] for i in places]
                 ax.plot(seconds, places, linestyle="none", label=contender, **look)
         ax.set_yticks(range(len(rows)), [row["label"] for row in rows])
         ax.invert_yaxis()
         ax.set(xscale="log", xlabel=self.unit)
         legend(figure, [ax], columns=3)
-        run.figure("latency", figure, **arrays)
+        run.figure("latency", figure)
 
 
 def _medians_of(rounds: Mapping[str, list[Latency]], what: str) -> dict[str, float]:

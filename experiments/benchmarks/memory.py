@@ -55,7 +55,7 @@ class BenchMemory(Study):
         ax.loglog(series["n"], series["buffers_mib"], "s:", label="of which buffers")
         ax.set(xlabel="points n", ylabel="memory (MiB)")
         ax.legend()
-        run.figure("memory", figure, **series)
+        run.figure("memory", figure)
         run.summary({"dim": self.dim, "table": results})
 
 

@@ -66,7 +66,6 @@ def draw_lines(
     titles = list(dict.fromkeys(map(panel, rows)))
     sizes = sorted({row[along] for row in rows})
     figure, axes = panels(len(titles))
-    arrays: dict[str, Any] = {along: sizes}
     for ax, title in zip(axes, titles, strict=True):
         of_panel = sorted((row for row in rows if panel(row) == title), key=lambda row: row[along])
         for contender, look in looks_of(contenders).items():
@@ -74,7 +73,6 @@ def draw_lines(
             if not np.isfinite([value for _, value in line]).any():
                 continue
             ax.plot(*zip(*line, strict=True), label=contender, **look)
-            arrays[f"{contender}, {title}".removesuffix(", ")] = [value for _, value in line]
             guesses = [
                 (row[along], row["extrapolated"][contender]["seconds"])
                 for row in of_panel
@@ -85,7 +83,6 @@ def draw_lines(
                 hollow = {"linestyle": ":", "markerfacecolor": ak.plot.paper()}
                 label = f"{contender}, extrapolated"
                 ax.plot(*np.transpose([measured[-1], *guesses]), label=label, **{**look, **hollow})
-                arrays[f"{contender}, {title}, extrapolated"] = guesses
         ax.set(xscale="log", yscale="log")
         ax.set_title(f"{title}\n{finding(of_panel[-1])}".strip())
         if len(sizes) <= MAX_TICKS:
@@ -93,7 +90,7 @@ def draw_lines(
             ax.minorticks_off()
     label_outer(axes, x_label, y_label)
     legend(figure, axes, columns=min(4, len(contenders)))
-    run.figure(name, figure, **arrays)
+    run.figure(name, figure)
 
 
 def draw_bars(run: Run, name: str, bars: Mapping[str, Mapping[str, float]], x_label: str) -> None:

@@ -75,13 +75,6 @@ def at_quartiles(fit: ak.Fit, line: Slice) -> Slice:
     return line._replace(along=values, rows=rows)
 
 
-def arrays_of(effect: Effect) -> dict[str, Any]:
-    """Returns the arrays that the figure of an effect shows."""
-    band = effect.band
-    arrays = {"along": effect.line.along, "prediction": effect.predicted}
-    return arrays | {"centre": band.centre, "lower": band.lower, "upper": band.upper}
-
-
 def rows_of_values(fit: ak.Fit, effect: Effect) -> list[dict[str, Any]]:
     """Returns the rows of the table of values that are along one column, with the date of days."""
     column, band = effect.line.column, effect.band

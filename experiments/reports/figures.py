@@ -97,7 +97,6 @@ def draw_curves(
     titles: Sequence[str],
     *,
     label: str = "prediction",
-    **arrays: Any,
 ) -> None:
     """A figure with a panel for each curve over `ak.plot.grid(data.x)`: the curve, of this label
     in the legend, the data, and the truth where it is known."""
@@ -111,8 +110,7 @@ def draw_curves(
         ax.set_title(title)
     label_outer(axes, data.x_names[0], data.y_name)
     legend(figure, axes)
-    arrays |= {"x": data.x[:, 0], "y": data.y, "grid": at, "predictions": np.stack(curves)}
-    run.figure(name, figure, **arrays)
+    run.figure(name, figure)
 
 
 def draw_fits(
@@ -123,12 +121,11 @@ def draw_fits(
     titles: Sequence[str],
     *,
     label: str = "prediction",
-    **arrays: Any,
 ) -> None:
     """The same of fits; of several inputs, labels against leave-one-out predictions."""
     if data.x.shape[1] == 1:
         curves = [np.asarray(member(ak.plot.grid(data.x))) for member in members]
-        draw_curves(run, name, data, curves, titles, label=label, **arrays)
+        draw_curves(run, name, data, curves, titles, label=label)
         return
     figure, axes = panels(len(members))
     for ax, member, title in zip(axes, members, titles, strict=True):
@@ -136,8 +133,7 @@ def draw_fits(
         ax.set_title(title)
     label_outer(axes, "leave-one-out prediction", data.y_name)
     legend(figure, axes)
-    arrays |= {"x": data.x, "y": data.y}
-    run.figure(name, figure, **arrays)
+    run.figure(name, figure)
 
 
 def smoothing_verdicts(lengthscales: Sequence[Any], errors: Sequence[Any]) -> list[str]:

@@ -196,7 +196,9 @@ class Run(Monitor):
             self.print(f"note: {sentence}")
 
     def figure(self, name: str, figure: Figure, **arrays: Any) -> None:
-        """Saves a figure as PNG and PDF, and the arrays that it shows."""
+        """Saves a figure as PNG and PDF, and the arrays that it shows: default, those of
+        `files.plotted_arrays`.
+        """
         with self.timed("figures"):
             files.save_figure(self.directory / "figures", name, figure, arrays)
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.collections import PolyCollection
+from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 from pydantic_core import to_jsonable_python
 from rich.table import Column, Table
@@ -91,13 +93,49 @@ def resume_command(directory: Path) -> str:
 
 
 def save_figure(folder: Path, name: str, figure: Figure, arrays: Mapping[str, Any]) -> Path:
-    """Saves a figure as PNG and PDF, and the arrays that it shows; returns the first."""
+    """Saves a figure as PNG and PDF, and the arrays that it shows, by default those of
+    `plotted_arrays`; returns the first.
+    """
     folder.mkdir(exist_ok=True)
     figure.savefig(folder / f"{name}.png")
     figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
-    shown: dict[str, Any] = {key: np.asarray(value) for key, value in arrays.items()}
+    shown: dict[str, Any] = dict(arrays or plotted_arrays(figure))
     np.savez(folder / f"{name}.npz", **shown)
     return folder / f"{name}.png"
+
+
+def plotted_arrays(figure: Figure) -> dict[str, np.ndarray]:
+    """The arrays that a figure shows, by the number of the panel and the label in the legend, such
+    as "2: softmax"; without one, that of the vertical axis. A label that begins with "_" is not in
+    the legend, and is read without it.
+
+    Lines, points and outlines of bands have the rows x and y; error bars have these, and x and y of
+    both ends; bars have one row, their heights.
+    """
+    found: dict[str, np.ndarray] = {}
+    for number, ax in enumerate(figure.axes, 1):
+        shown: list[tuple[Any, np.ndarray]] = [
+            (line, np.transpose(line.get_xydata()))
+            for line in ax.lines
+            if line.get_transform() is ax.transData and line.get_label() != "_nolegend_"
+        ]
+        for drawn in (*ax.containers, *ax.collections):
+            if isinstance(drawn, PolyCollection):  # of `fill_between`
+                shown.append((drawn, np.transpose(drawn.get_paths()[0].vertices)))
+            elif isinstance(drawn, BarContainer):
+                shown.append((drawn, np.array([patch.get_height() for patch in drawn.patches])))
+            elif isinstance(drawn, ErrorbarContainer):
+                points, _, (bars,) = drawn.lines
+                ends = np.reshape(bars.get_segments(), (-1, 4))
+                shown.append((drawn, np.column_stack([points.get_xydata(), ends]).T))
+        for drawn, array in shown:
+            label = drawn.get_label()
+            words = ax.get_ylabel() if label.startswith("_child") else label.removeprefix("_")
+            name = f"{number}: {words}"
+            same = sum(key.partition(" (again")[0] == name for key in found)
+            if array.size:
+                found[f"{name} (again {same})" if same else name] = array
+    return found
 
 
 def plain(value: Any) -> Any:

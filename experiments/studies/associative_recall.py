@@ -242,6 +242,4 @@ def draw_accuracies(run: Run, rows: list[dict[str, Any]], study: AssociativeReca
         ax.minorticks_off()
         ax.legend(loc="lower left")
     axes[0].set_ylabel("share of queries recalled")
-    names = {"layers": "layer", "accuracy": "accuracy", "half_width": "half_width"}
-    arrays = {name: [row[key] for row in rows] for name, key in names.items()}
-    run.figure("recall", figure, pairs=study.pairs, **arrays)
+    run.figure("recall", figure)

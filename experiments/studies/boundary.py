@@ -136,7 +136,6 @@ class Boundary(Study):
         """
         at = np.linspace(0.0, 0.5, self.points)
         kernel, (figure, (left, right)) = self.kernels[0], subplots(1, 2, figsize=(9.4, 3.7))
-        arrays: dict[str, Any] = {"x": at, "lengthscales": lengthscales}
         looks = {0: (ak.plot.ORANGE, "s"), 1: (ak.plot.BLUE, "o")}
         theory = {"color": ak.plot.ink(), "linewidth": 0.9}
         for order, (color, _) in looks.items():
@@ -144,9 +143,8 @@ class Boundary(Study):
             label = f"local {ORDERS[order]}"
             left.plot(at, bias, "-" if order else "--", color=color, label=label, linewidth=3)
             left.plot(at, leading, ":", label="theory: the leading terms", **theory)
-            arrays |= {f"bias_{order}": bias, f"predicted_{order}": leading}
         left.set(xlabel="x", ylabel="bias of the fit")
-        constant, linear = (abs(arrays[f"bias_{order}"][0]) for order in looks)
+        constant, linear = (abs(results[kernel, order][-2, 0, 0, 0]) for order in looks)
         ratio = f"order 0 has {constant / linear:.2g} × the bias of order 1 at x = 0"
         left.set_title(f"{kernel}, h = {lengthscales[-2]:g}: {ratio}")
         for row in (row for row in rows if row["kernel"] == kernel):
@@ -160,7 +158,6 @@ class Boundary(Study):
                 label=f"local {ORDERS[row['order']]}, {row['place']}",
             )
             right.plot(lengthscales, np.abs(row["predicted_bias"]), ":", **theory)
-            arrays[f"bias_{row['order']}_{row['place']}"] = row["bias"]
         right.set(xscale="log", yscale="log", xlabel="lengthscale h", ylabel="|bias of the fit|")
         right.set_xticks(lengthscales, [f"{h:g}" for h in lengthscales])
         right.minorticks_off()
@@ -171,7 +168,7 @@ class Boundary(Study):
         span = f"{min(others):.2f} to {max(others):.2f}"
         right.set_title(f"powers of h: {power[0, 'boundary']:.2f} at 0 of order 0, else {span}")
         legend(figure, [left, right], columns=3)
-        run.figure("boundary", figure, **arrays)
+        run.figure("boundary", figure)
 
 
 def _summarise_place(

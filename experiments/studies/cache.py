@@ -140,8 +140,7 @@ class Cache(Study):
             grown = [f"{kind} ×{last / first:.2g}" for kind, (first, last) in ends.items()]
             ax.set_title(f"tokens ×{longer:g}\n{', '.join(grown)}")
         legend(figure, list(axes))
-        arrays = {f"{kind}_{what}": costs[kind][what] for kind in KINDS for what in labels}
-        run.figure("cache", figure, lengths=self.lengths, **arrays)
+        run.figure("cache", figure)
 
 
 EQUAL_TO = {

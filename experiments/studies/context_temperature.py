@@ -47,7 +47,6 @@ def draw_errors(
     n = lengths[len(lengths) // 2]
     shown = ("as suited", "more noise", "wider inputs", "wider queries")
     figure, axes = subplots(1, len(shown), sharey=True, figsize=(10.4, 3.4))
-    arrays = {}
     for ax, case in zip(axes, shown, strict=True):
         found, row = (
             next(one for one in of if (one["n"], one["case"]) == (n, case))
@@ -72,12 +71,9 @@ def draw_errors(
         ax.set_yticks(ticks := [0.2, 0.3, 0.5, 1, 2, 4], [f"{tick:g}" for tick in ticks])
         ax.minorticks_off()
         ax.set_ylim(0.25, 4.0)
-        key = case.replace(" ", "_")
-        arrays |= {key: softmax, f"{key}_first_order": simulated}
-        arrays |= {f"{key}_in_tau": closed[IN_TAU], f"{key}_in_n": closed[IN_N]}
     axes[0].set_ylabel(f"squared error ÷ variance, {n} rows")
     legend(figure, [axes[0]])
-    run.figure("errors", figure, temperature=grid, **arrays)
+    run.figure("errors", figure)
 
 
 def draw_choices(run: Run, rows: list[dict[str, Any]]) -> None:
@@ -86,21 +82,19 @@ def draw_choices(run: Run, rows: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(row["case"] for row in rows))
     figure, axes = facets([0], lengths, width=2.9, height=3.0, sharey=True)
     choices = (LEAVE_ONE_OUT, FIXED, IN_N, HOLD_OUT, OF_CASE)
-    arrays = {}
     for (_, n), ax in axes.items():
         here = {row["case"]: row["error"] for row in rows if row["n"] == n}
         for place, (choice, look) in enumerate(looks_of(choices).items()):
             ratios = [here[c][choice]["mean"] / here[c][OF_PROMPT]["mean"] for c in names]
             at = np.arange(len(names)) + 0.13 * (place - 2)
             ax.plot(ratios, at, linestyle="none", **look, markersize=5, label=choice)
-            arrays[f"{choice}, {n} rows"] = np.array(ratios)
         ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
         ax.set(title=f"{n} rows", xlabel="error ÷ best of each prompt")
     ax = figure.axes[0]
     ax.set_yticks(np.arange(len(names)), names)
     ax.invert_yaxis()
     legend(figure, [ax])
-    run.figure("choices", figure, **arrays)
+    run.figure("choices", figure)
 
 
 CRITERIA = (LEAVE_ONE_OUT, HOLD_OUT)

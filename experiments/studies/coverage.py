@@ -101,7 +101,6 @@ class Coverage(Study):
         """
         at = np.linspace(-3.0, 3.0, self.points)
         figure, axes = panels(len(results), width=3.9, height=2.7)
-        arrays: dict[str, Any] = {"x": at}
         lines = (
             ("--", ak.plot.ORANGE),
             ("-", ak.plot.BLUE),
@@ -114,14 +113,13 @@ class Coverage(Study):
                 share = np.mean(found[name]["inside"], axis=0)
                 places = inputs(design, self.points) if "conformal" in name else at
                 ax.plot(places, share, style, color=color, label=name, linewidth=1.2)
-                arrays[f"{design}_order_{order}_{name.replace(', ', '_')}"] = share
             naive, corrected = (np.mean(found[name]["inside"]) for name in _POINTWISE[:2])
             title = f"{design} design, local {('constant', 'linear')[order]}"
             ax.set_title(f"{title}\nnaive {naive:.2f}, corrected {corrected:.2f}")
         axes[0].set_ylim(top=1.005)
         label_outer(axes, "x", "share of data sets")
         legend(figure, axes)
-        run.figure("coverage", figure, **arrays)
+        run.figure("coverage", figure)
 
     def _draw_example_bands(self, run: Run) -> None:
         """Draws one data set of each design with three kinds of bands, and saves the figure in
@@ -129,7 +127,6 @@ class Coverage(Study):
         """
         at = np.linspace(-3.0, 3.0, self.points)
         figure, axes = panels(len(self.designs), width=4.4, height=3.2)
-        arrays: dict[str, Any] = {"grid": at, "true_mean": ak.data.heteroskedastic_mean(at)}
         key = self.keys().next()
         for ax, design in zip(axes, self.designs, strict=True):
             x = inputs(design, self.n)
@@ -145,16 +142,13 @@ class Coverage(Study):
             shades = ("#EAF1F7", "#BBDDF2", ak.plot.SKY)
             for (name, band), color in zip(parts.items(), shades, strict=True):
                 ax.fill_between(at, band.lower, band.upper, color=color, linewidth=0, label=name)
-                short = name.partition(",")[0]
-                arrays |= {f"{design}_{short}": np.stack([band.lower, band.upper])}
             ak.plot.points(x, y, ax=ax)
             truth = ak.data.heteroskedastic_mean(at)
             ax.plot(at, truth, color=ak.plot.ORANGE, linewidth=1.3, label="true mean")
             ax.set_title(f"{design} design")
-            arrays |= {f"{design}_x": x, f"{design}_y": y}
         label_outer(axes, "x", "y")
         legend(figure, axes)
-        run.figure("bands", figure, **arrays)
+        run.figure("bands", figure)
 
 
 def inputs(design: Design, n: int) -> Float[np.ndarray, " n"]:

@@ -206,7 +206,6 @@ def draw_terms(run: Run, rows: list[dict[str, Any]]) -> None:
         "variance": ("variance ÷ heads", ak.plot.GREEN, "///"),
         "covariance": ("covariance", ak.plot.PURPLE, "..."),
     }
-    arrays: dict[str, Any] = {}
     for (name, n), ax in axes.items():
         here = [row for row in rows if (row["function"], row["n"]) == (name, n)]
         at, below = np.arange(len(here)), np.zeros(len(here))
@@ -214,12 +213,10 @@ def draw_terms(run: Run, rows: list[dict[str, Any]]) -> None:
             values = np.array([row[part] for row in here])
             ax.bar(at, values, bottom=below, color=color, hatch=hatch, alpha=0.8, label=label)
             below = below + values
-            arrays[f"{name.replace(' ', '_')}_{n}_{part}"] = values
         weighted = [row["weighted"]["mean"] for row in here]
         ax.plot(at, weighted, "o", color=ak.plot.ORANGE, label="weights by leave-one-out")
-        arrays[f"{name.replace(' ', '_')}_{n}_weighted"] = weighted
         ax.set(title=f"{name}, {n} rows")
         ax.set_xticks(at, [f"{row['heads']} of {row['size']}" for row in here])
     label_outer(axes.values(), "heads of d_k columns", "squared error")
     legend(figure, list(axes.values())[:1])
-    run.figure("terms", figure, **arrays)
+    run.figure("terms", figure)

@@ -127,8 +127,7 @@ class Heads(base.HoldOutStudy):
             + (f" ({row['leave_one_out'] / first - 1:+.0%})" if i else "")
             for i, row in enumerate(rows)
         ]
-        label = self.model.label()
-        draw_fits(run, "heads", data, members, titles, label=label, heads=self.heads)
+        draw_fits(run, "heads", data, members, titles, label=self.model.label())
         columns: dict[str, Any] = {
             "heads": "{heads}",
             "combination u": lambda row: ", ".join(f"{u:.2f}" for u in row["weights"]),

@@ -85,7 +85,6 @@ class Heteroskedasticity(Study):
         """
         size = (4.2 * len(results), 3.2)
         figure, (axes,) = subplots(1, len(results), squeeze=False, figsize=size)
-        arrays: dict[str, Any] = {"x": at}
         looks = (("-.", ak.plot.PURPLE), ("-", ak.plot.BLUE), None, ("--", ak.plot.ORANGE), None)
         for ax, (growth, numbers) in zip(axes, results.items(), strict=True):
             ax.plot(at, 0.2 + growth * np.abs(at), color=ak.plot.ink(), label="true sd")
@@ -95,9 +94,8 @@ class Heteroskedasticity(Study):
                 style, color = look
                 low, middle, high = np.quantile(numbers["sd"][:, i], (0.25, 0.5, 0.75), axis=0)
                 ax.plot(at, middle, style, color=color, label=METHODS[i])
-                ax.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
-                name = METHODS[i].replace(" ", "_")
-                arrays[f"growth_{growth:g}_{name}"] = np.stack([low, middle, high])
+                look = {"alpha": 0.15, "linewidth": 0, "label": f"_{METHODS[i]}, quartiles"}
+                ax.fill_between(at, low, high, color=color, **look)
             ax.set_ylim(bottom=0.0)
             error = {
                 row["method"]: row["error_over_one_sd"] for row in rows if row["growth"] == growth
@@ -106,7 +104,7 @@ class Heteroskedasticity(Study):
             ax.set_title(f"sd 0.2 + {growth:g}|x|\n{gain}")
             ax.set(xlabel="x", ylabel="sd of the noise: median and quartiles")
         legend(figure, axes)
-        run.figure("heteroskedastic", figure, **arrays)
+        run.figure("heteroskedastic", figure)
 
 
 def _summarise_method(

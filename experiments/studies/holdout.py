@@ -103,8 +103,7 @@ class HoldOut(base.HoldOutStudy):
             )
         ]
         members = [fits.member(i) for i in range(len(rows))]
-        label = self.model.label()
-        draw_fits(run, "holdout", data, members, titles, label=label, hold_out=sizes)
+        draw_fits(run, "holdout", data, members, titles, label=self.model.label())
 
         figure, (ax,) = panels(1, width=6.0, height=3.2)
         path = np.asarray(self.model.shown(fits.history["lengthscale"]))

@@ -105,7 +105,6 @@ class HypothesisTests(Study):
     def _draw_power(self, run: Run, results: Results) -> None:
         """Draws the share of rejections against the effect, a panel a case; saves the figure."""
         figure, axes = panels(len(results), width=4.2, height=2.6)
-        arrays: dict[str, Any] = {"effects": np.asarray(self.effects)}
         looks = (("-o", ak.plot.BLUE), ("--X", ak.plot.ORANGE))
         for ax, (case, found) in zip(axes, results.items(), strict=True):
             share = np.stack([np.mean(p_values <= self.level, axis=0) for p_values in found])
@@ -116,10 +115,9 @@ class HypothesisTests(Study):
             title = f"rejected at {self.effects[0]:g}: {share[0, 0]:.3f} and {share[0, 1]:.3f}"
             ax.set_title(f"{case}\n{title}", fontsize=9)
             ax.set_ylim(0.0, 1.02)
-            arrays[case.replace(", ", "_").replace(" ", "_")] = share
         label_outer(axes, "effect", "share rejected")
         legend(figure, axes)
-        run.figure("power", figure, **arrays)
+        run.figure("power", figure)
 
 
 def _simulate_and_test(

@@ -158,14 +158,12 @@ class InContext(Study):
         sizes = [row["context"] for row in rows]
         styles = {"tuned": "s--", "learned": "o-", "posterior": "^:"}
         colors = {"tuned": ak.plot.BLUE, "learned": ak.plot.ORANGE, "posterior": ak.plot.GREEN}
-        arrays: dict[str, Any] = {"contexts": sizes}
         for name, label in LABELS.items():
             errors = [row["error"][name] for row in rows]
             spread = [row["se"][name] for row in rows]
             left.errorbar(
                 sizes, errors, spread, fmt=styles[name], color=colors[name], label=label, capsize=2
             )
-            arrays |= {f"{name}_error": errors, f"{name}_se": spread}
         left.set(xscale="log", yscale="log", xlabel="points of the context")
         left.set_ylabel("squared error to the function")
         last = rows[int(np.argmax(sizes))]
@@ -178,11 +176,11 @@ class InContext(Study):
         ak.plot.points(x, y, ax=right)
         right.plot(at[order], truth[order], color=ak.plot.ink(), linewidth=1.0, label="function")
         for name, curve in curves.items():
-            right.plot(at[order], curve[order], styles[name][1:], color=colors[name])
+            look = {"color": colors[name], "label": f"_{LABELS[name]}"}
+            right.plot(at[order], curve[order], styles[name][1:], **look)
         right.set(xlabel="x", ylabel="y", title=f"a new function, {len(x)} points")
-        arrays |= {"x": x, "y": y, "at": at, "truth": truth, **curves}
         legend(figure, [left, right], columns=3)
-        run.figure("in_context", figure, **arrays)
+        run.figure("in_context", figure)
 
 
 LABELS = {

@@ -23,7 +23,6 @@ class Results(NamedTuple):
 
     data: ak.data.Dataset
     fit: ak.Fit
-    fitted: Float[Array, " n"]
     numbers: dict[str, Any]
     diverged: Array
 
@@ -86,7 +85,7 @@ class LeaveOneOut(Study):
             "r_squared": r_squared(data.y, fitted),
             "residual_sd": jnp.sqrt(jnp.mean((data.y - fitted) ** 2)),
         }
-        return Results(data, fit, fitted, numbers, jnp.all(fit.starts.diverged))
+        return Results(data, fit, numbers, jnp.all(fit.starts.diverged))
 
     def _search_bounds(self) -> tuple[Any, Any] | None:
         """Returns the models with the lowest and the highest lengthscale of the search; None for
@@ -149,24 +148,13 @@ class LeaveOneOut(Study):
         left.set(ylabel="leave-one-out error (squared units of y)", title=title)
         found = float(self.model.shown(fit.model.kernel.lengthscale))
         ak.plot.fit(fit, ax=right, label=self.model.label())
-        arrays: dict[str, Any] = {
-            "lengthscales": self.model.shown(lengthscales),
-            "criterion": ak.profile(
-                fit.model, data.x, data.y, lengthscales, objective=fit.objective
-            ),
-            "x": data.x,
-            "y": data.y,
-            "fitted": results.fitted,
-        }
         if data.x.shape[1] == 1:
-            at = ak.plot.grid(data.x)
-            arrays |= {"grid": at, "prediction": fit(at)}
             right.set(xlabel=ak.plot.literal(data.x_names[0]))
         share = float(results.numbers["r_squared"])
         title = f"{self.name}: ℓ = {found:.4g} explains {share:.0%} of the variance"
         right.set(ylabel=ak.plot.literal(data.y_name), title=title)
         legend(figure, [right])
-        run.figure("leave_one_out", figure, **arrays)
+        run.figure("leave_one_out", figure)
 
 
 def r_squared(y: Float[Array, " n"], fitted: Float[Array, " n"]) -> Float[Array, ""]:

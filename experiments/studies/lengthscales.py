@@ -51,8 +51,7 @@ class Lengthscales(Study):
             f"ℓ = {length:g}: {verdict}"
             for length, verdict in zip(self.lengthscales, verdicts, strict=True)
         ]
-        label, lengths = self.model.label(), self.lengthscales
-        draw_curves(run, "lengthscales", data, curves, titles, label=label, lengthscales=lengths)
+        draw_curves(run, "lengthscales", data, curves, titles, label=self.model.label())
         run.table_of(
             f"Fixed lengthscales, kernel {self.model.words()}",
             fits,

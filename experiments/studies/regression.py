@@ -240,7 +240,6 @@ class Regression(Study):
         """Draws the fit and its residuals; for several columns, observed against left-out."""
         data, fit = results.data, results.fit
         figure, ax = subplots(figsize=(5.6, 3.6))
-        arrays = {"x": data.x, "y": data.y}
         if len(results.effects) == 1:
             (effect,) = results.effects
             ak.plot.points(data.x, data.y, ax=ax)
@@ -248,17 +247,16 @@ class Regression(Study):
             if (inside := ax.get_legend()) is not None:
                 inside.remove()
             legend(figure, [ax], columns=2)
-            arrays |= of_columns.arrays_of(effect)
             caption = f"Observations, and the fit with its {effect.band.description} band."
         else:
             ak.plot.fit(fit, ax=ax)
             caption = "Each observation against its prediction from all other rows."
         ax.set_title(f"R² = {results.report.r_squared:.3f}")
-        run.figure("fit", figure, **arrays)
+        run.figure("fit", figure)
         other, ax = subplots(figsize=(5.6, 3.6))
         ak.plot.residuals(fit, ax=ax)
         ax.set_title(f"residual sd = {results.report.residual_sd:.4g}")
-        run.figure("residuals", other, x=data.x, residuals=data.y - fit(data.x))
+        run.figure("residuals", other)
         return [
             Picture("fit", caption),
             Picture("residuals", "Residuals, with the local standard deviation of the noise."),
@@ -275,7 +273,7 @@ class Regression(Study):
             ax.set_title(
                 f"effect of {ak.plot.literal(of_columns.column_name(results.fit, effect))}"
             )
-            run.figure(f"effect_{number}", figure, **of_columns.arrays_of(effect))
+            run.figure(f"effect_{number}", figure)
             pictures.append(
                 Picture(f"effect_{number}", f"At {held_text(results.fit, effect.line)}.")
             )

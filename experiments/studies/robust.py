@@ -81,7 +81,7 @@ class Robust(Study):
         ratio = f"{error[place, 2] / error[0, 2]:.2f} × the error without outliers"
         right.set_title(f"bisquare at {self.shares[place]:.0%}: {ratio}")
         legend(figure, [left, right])
-        run.figure("robust", figure, x=x, labels=y, curves=curves, shares=self.shares, error=error)
+        run.figure("robust", figure)
 
 
 def _simulate_and_fit(study: Robust, key: PRNGKeyArray) -> dict[str, Array]:

@@ -112,26 +112,20 @@ class Scaling(Study):
         `measure`.
         """
         figure, (left, right) = subplots(1, 2, figsize=(8.6, 3.8))
-        arrays: dict[str, Any] = {}
+        saved = {}  # by layout, of the gradient, from the fewest devices to the most
         for layout, color in (("keys cut", ak.plot.BLUE), ("ring", ak.plot.ORANGE)):
             of_layout = [row for row in rows if row["layout"] == layout]
             counts = [row["devices"] for row in of_layout]
             for what, line in (("value", "o-"), ("gradient", "s--")):
                 held = [row[f"{what}_mib"] for row in of_layout]
                 left.loglog(counts, held, line, color=color, label=f"{layout}, {what}")
-                arrays[f"{layout}_{what}_mib"] = held
-            arrays["devices"] = counts
+                saved[layout] = held[0] / held[-1]
         most = max(row["gradient_mib"] for row in rows)
         ideal = [most * counts[0] / count for count in counts]
         left.loglog(counts, ideal, ":", color=ak.plot.ink(), label="1 / devices")
         left.set(xlabel="devices P (virtual)", ylabel="memory of each device (MiB)")
         left.set_xticks(counts, map(str, counts))
         left.minorticks_off()
-        saved = {  # of the gradient, from the fewest devices to the most
-            layout: held[0] / held[-1]
-            for layout in ("keys cut", "ring")
-            if (held := arrays[f"{layout}_gradient_mib"])
-        }
         words = ", ".join(f"{layout} {times:.2g}" for layout, times in saved.items())
         left.set_title(f"{counts[-1]} devices, times less memory: {words}", fontsize="medium")
         left.legend()
@@ -147,13 +141,12 @@ class Scaling(Study):
                 color=ak.plot.ORANGE if single else colors[accelerator.name.split()[1][:4]],
                 label=accelerator.name,
             )
-            arrays[accelerator.name] = least
         right.set(xlabel="dimensions d", ylabel="rows n")
         right.set_title("above, a ring computes for longer than it sends", fontsize="medium")
         figure.legend(
             *right.get_legend_handles_labels(), loc="outside right center", fontsize="small"
         )
-        run.figure("scaling", figure, dims=dims, **arrays)
+        run.figure("scaling", figure)
 
 
 def rows_to_hide(on: Accelerators, dim: float) -> float:

@@ -256,7 +256,7 @@ def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression)
     """The ratio of each layer's error to the oracle's, a panel for each function and noise."""
     functions, noises = study.functions, study.noises
     figure, axes = facets(functions, noises, width=3.4, height=3.0, sharey=True)
-    names, arrays = list(LAYERS), {}
+    names = list(LAYERS)
     for (function, noise), ax in axes.items():
         here = [row for row in rows if (row["function"], row["noise"]) == (function, noise)]
         looks = looks_of(f"speed {row['speed']:g}" for row in here)
@@ -269,7 +269,6 @@ def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression)
             look |= {"linestyle": "none", "markersize": 4, "elinewidth": 1.0}
             ends = np.minimum(widths, 0.9 * ratios)
             ax.errorbar(ratios, at, xerr=ends, label=label, **look)
-            arrays[f"{function}_{noises.index(noise)}_{place}"] = np.stack([ratios, widths])
         ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
         ax.set(xscale="log", title=f"{STYLES[function]}, noise {noise:g}")
         ax.set_yticks(np.arange(len(names)), names)
@@ -277,4 +276,4 @@ def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression)
     ax.invert_yaxis()
     label_outer(axes.values(), "squared error ÷ oracle's", "")
     legend(figure, [ax])
-    run.figure("errors", figure, **arrays)
+    run.figure("errors", figure)

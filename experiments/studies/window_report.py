@@ -72,7 +72,6 @@ def draw_windows(run: Run, rows: list[dict[str, Any]]) -> None:
     figure, axes = facets(orders, noises, width=2.9, height=2.8, sharey=True)
     colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE, ak.plot.ink())
     lines = ("-", "--", ":", "-.")
-    arrays: dict[str, Any] = {}
     for (order, noise), ax in axes.items():
         here = [row for row in rows if (row["order"], row["noise"]) == (order, noise)]
         for place, lengthscale in enumerate(sorted({row["lengthscale"] for row in here})):
@@ -84,18 +83,15 @@ def draw_windows(run: Run, rows: list[dict[str, Any]]) -> None:
             )
             ends = np.array([[row["low"], row["high"]] for row in of_kind]).T
             color, line = colors[place % len(colors)], lines[place % len(lines)]
-            ax.plot(
-                n, learned, marker="o", linestyle=line, color=color,
-                label=f"learned, L = {lengthscale:g}",
-            )  # fmt: skip
-            ax.plot(n, best, "x", color=color, markersize=8)
+            kind = f"L = {lengthscale:g}"
+            look: dict[str, Any] = {"marker": "o", "linestyle": line, "color": color}
+            ax.plot(n, learned, **look, label=f"learned, {kind}")
+            ax.plot(n, best, "x", color=color, markersize=8, label=f"_best, {kind}")
             shifted = np.array(n) * 1.04 ** (place + 1)
             ax.errorbar(
                 shifted, left_out, np.abs(ends - left_out), fmt="s", color=color,
-                markersize=3, linewidth=0.8,
+                markersize=3, linewidth=0.8, label=f"_leave-one-out, {kind}",
             )  # fmt: skip
-            key = f"order{order}_noise{noise:g}_L{lengthscale:g}"
-            arrays[key] = np.stack([n, learned, best, left_out, *ends])
         ax.set(xscale="log", yscale="log", title=f"order {order}, σ = {noise:g}")
     grey, n = ak.plot.ink(), sorted({row["n"] for row in rows})
     ax = figure.axes[0]
@@ -105,4 +101,4 @@ def draw_windows(run: Run, rows: list[dict[str, Any]]) -> None:
     ax.minorticks_off()
     label_outer(axes.values(), "rows of the context", "window ℓ")
     legend(figure, [ax])
-    run.figure("windows", figure, **arrays)
+    run.figure("windows", figure)

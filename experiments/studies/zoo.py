@@ -205,8 +205,7 @@ class Zoo(Study):
         slopes = ", ".join(f"$M^{{{part['slope']:.2f}}}$" for part in found.values())
         ax.set_title(f"the error falls as {slopes}")
         legend(figure, [ax], columns=1)
-        arrays = {name: part["error"] for name, part in found.items()}
-        run.figure("features", figure, counts=self.counts, **arrays)
+        run.figure("features", figure)
 
     def costs(self, monitor: Monitor, key: Array) -> dict[str, dict[str, Any]]:
         """Seconds of each kind of attention as the sequence grows, side by side."""
@@ -238,19 +237,16 @@ class Zoo(Study):
         orders = ", ".join(f"{name} $N^{{{part['order']:.1f}}}$" for name, part in found.items())
         ax.set_title(orders)
         legend(figure, [ax])
-        arrays = {name: part["seconds"] for name, part in found.items()}
-        run.figure("cost", figure, lengths=self.lengths, **arrays)
+        run.figure("cost", figure)
 
 
 def draw_shapes(run: Run) -> None:
     """K against the distance, of regression; the weight of a position, of attention."""
     r = np.linspace(-2.0, 2.0, 401)
     figure, (left, right) = subplots(1, 2, figsize=(7.6, 2.9))
-    arrays: dict[str, Any] = {"r": r}
     for (name, kernel), style in zip(KERNELS.items(), ("-", "--", ":", "-."), strict=True):
         shape = jnp.exp(kernel(1.0).pairwise(jnp.zeros((1, 1)), jnp.asarray(r)[:, None]))[0]
         left.plot(r, shape, style, label=name)
-        arrays[name] = shape
     left.set(xlabel="distance, in lengthscales", ylabel="K of the kernel")
     left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     back = jnp.arange(33)
@@ -265,7 +261,6 @@ def draw_shapes(run: Run) -> None:
     for (name, prior), style in zip(priors.items(), ("-", "--", ":", "-."), strict=True):
         weight = jnp.exp(prior.pairwise(here, 32 - back))[0]
         right.step(back, weight, style, where="mid", label=name)
-        arrays[f"prior_{name}"] = weight
     right.set(xlabel="distance back, in tokens", ylabel="π of the prior")
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-    run.figure("shapes", figure, **arrays)
+    run.figure("shapes", figure)

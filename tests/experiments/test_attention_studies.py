@@ -102,12 +102,12 @@ def test_kernels_of_the_zoo_equal_their_formulas(run_study):
     study = run_study("zoo", *overrides, "lengths=[19, 37]", "counts=[8, 512]", style="dark")
     assert study.figures.keys() == {"shapes", "fits", "heat_maps", "features", "cost"}
     found, figures = study.summary, {name: study.arrays(name) for name in study.figures}
-    x, y = (figures["fits"][name].astype(float) for name in "xy")
+    x, y = figures["fits"]["1: observations"]
     line = np.linspace(-3, 3, 17)
     for name, shape in SHAPES.items():
-        r = np.abs(figures["shapes"]["r"])
-        drawn = figures["shapes"][name][abs(r - 1) > 1e-6]  # the boxcar ends there
-        np.testing.assert_allclose(drawn, shape(r[abs(r - 1) > 1e-6]), atol=1e-5)
+        r, drawn = figures["shapes"][f"1: {name}"]
+        r, drawn = np.abs(r)[abs(abs(r) - 1) > 1e-6], drawn[abs(abs(r) - 1) > 1e-6]
+        np.testing.assert_allclose(drawn, shape(r), atol=1e-5)  # the boxcar ends at 1
         unnormalised = shape(np.abs(line[:, None] - line))
         expected = unnormalised / unnormalised.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(figures["heat_maps"][name], expected, atol=1e-5)

@@ -201,11 +201,10 @@ def test_coverage_is_the_share_of_inputs_inside_the_band(run_study):
     found, arrays = study.summary, study.arrays("coverage")
     for row in found["methods"]:
         assert (row["design"], row["order"]) == ("boundary", 0)
-        name = f"boundary_order_0_{row['method'].replace(', ', '_')}"
         if row["worst"] is None:  # simultaneous bands: a share of three data sets
             assert 3 * row["coverage"] == pytest.approx(round(3 * row["coverage"]))
             continue
-        share = arrays[name]
+        _, share = arrays[f"1: {row['method']}"]
         assert share.shape == (5,)
         assert row["coverage"] == pytest.approx(share.mean())
         assert row["worst"] == pytest.approx(share.min())

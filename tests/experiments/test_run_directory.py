@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import yaml
 from marks import slow
+from matplotlib.figure import Figure
 from outputs import read_json, read_lines
 
 import attnkernel as ak
 from experiments.__main__ import main
 from experiments.config.registry import STUDIES
-from experiments.runs.files import status_of
+from experiments.runs.files import plotted_arrays, status_of
 from experiments.studies.data import ShowData
 from experiments.studies.study import Keys
 
@@ -122,8 +123,31 @@ def test_metrics_have_a_line_per_step_and_fit(twice):
 def test_arrays_of_a_figure_are_saved(home):
     assert main(["run", "lengthscales.yaml", "--quiet", "--out", "out"]) == 0
     with np.load(home / "out" / "figures" / "lengthscales.npz") as arrays:
-        assert arrays["x"].shape == arrays["y"].shape == (20,)
-        assert arrays["predictions"].shape == (2, *arrays["grid"].shape)
+        labels = ("observations", "true mean", "prediction")
+        assert {*arrays} == {f"{panel}: {label}" for panel in (1, 2) for label in labels}
+        assert arrays["2: observations"].shape == (2, 20)
+
+
+def test_arrays_are_named_by_the_panel_and_the_legend():
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    left.plot([1.0, 2.0], [3.0, 4.0], label="curve")
+    left.plot([1.0], [5.0], label="_hidden")
+    left.errorbar([1.0], [2.0], [[0.5], [1.0]], label="interval", capsize=2)
+    left.axhline(0.0)
+    right.set_ylabel("loss")
+    right.plot([0.0, 1.0], [1.0, 2.0])
+    right.plot([0.0, 1.0], [2.0, 3.0])
+    right.bar([0, 1], [4.0, 5.0], label="shares")
+    found = {name: array.tolist() for name, array in plotted_arrays(figure).items()}
+    assert found == {
+        "1: curve": [[1.0, 2.0], [3.0, 4.0]],
+        "1: hidden": [[1.0], [5.0]],
+        "1: interval": [[1.0], [2.0], [1.0], [1.5], [1.0], [3.0]],
+        "2: loss": [[0.0, 1.0], [1.0, 2.0]],
+        "2: loss (again 1)": [[0.0, 1.0], [2.0, 3.0]],
+        "2: shares": [4.0, 5.0],
+    }
 
 
 @pytest.mark.usefixtures("blank_figures")
