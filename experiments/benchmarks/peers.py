@@ -258,14 +258,12 @@ class Peers(Benchmark):
     def draw(self, results: Results, run: Run) -> None:
         rows = results.table
         figure, (left, right) = subplots(1, 2, sharey=True, figsize=(8.4, 1.6 + 0.42 * len(rows)))
-        places, arrays = np.arange(len(rows)), {}
+        places = np.arange(len(rows))
         for i, (name, look) in enumerate(looks_of(self.compared).items()):
             if not any(name in row["median"] for row in rows):
                 continue
             above = [row["folds"].get(name, {}).get("over_best", np.nan) for row in rows]
             seconds = [row["median"].get(name, np.nan) for row in rows]
-            key = name.replace(" ", "_")
-            arrays |= {f"{key}_over_best": above, f"{key}_median": seconds}
             # ours filled, and above the others
             ours = name in OURS
             face = {"markerfacecolor": look["color"] if ours else "none", "zorder": 2 + ours}
@@ -283,7 +281,7 @@ class Peers(Benchmark):
         for ax in (left, right):
             ax.grid(axis="y", linewidth=0.4, color=(GREY, 0.4))
         legend(figure, [left, right], columns=4)
-        run.figure("peers", figure, data=[row["data"] for row in rows], **arrays)
+        run.figure("peers", figure)
 
 
 def label(part: Bundled | ScikitLearn) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 from pydantic_core import to_jsonable_python
 from rich.table import Column, Table
 
@@ -110,7 +111,8 @@ def plotted_arrays(figure: Figure) -> dict[str, np.ndarray]:
     the legend, and is read without it.
 
     Lines, points and outlines of bands have the rows x and y; error bars have these, and x and y of
-    both ends; bars have one row, their heights.
+    both ends; bars have one row, their heights. The words at the ticks of an axis, such as names of
+    data sets, are "2: words along x".
     """
     found: dict[str, np.ndarray] = {}
     for number, ax in enumerate(figure.axes, 1):
@@ -135,6 +137,10 @@ def plotted_arrays(figure: Figure) -> dict[str, np.ndarray]:
             same = sum(key.partition(" (again")[0] == name for key in found)
             if array.size:
                 found[f"{name} (again {same})" if same else name] = array
+        for along, axis in (("x", ax.xaxis), ("y", ax.yaxis)):
+            if isinstance(axis.get_major_formatter(), FuncFormatter):  # of words that are given
+                words = [tick.get_text() for tick in axis.get_ticklabels()]
+                found[f"{number}: words along {along}"] = np.array(words)
     return found
 
 

@@ -99,7 +99,6 @@ class Additive(Study):
     def _draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
         """Draws the errors of all methods, a panel for each mean; saves the figure."""
         figure, panels = subplots(1, len(MEANS), sharey=True, figsize=(9.4, 3.5))
-        arrays = {}
         places = list(itertools.product(self.rows, self.dims))
         for ax, mean in zip(panels, MEANS, strict=True):
             here = [row for row in rows if row["mean"] == mean]
@@ -107,15 +106,12 @@ class Additive(Study):
                 error, half = (np.array([row[f"{name}{of}"] for row in here]) for of in ("", " ±"))
                 at = np.arange(len(places)) + 0.13 * (i - 1.5)
                 ax.errorbar(at, error, half, linestyle="none", **look, label=name, markersize=4.5)
-                key = f"{mean}_{name}".replace(" ", "_")
-                arrays |= {key: error, f"{key}_half_width": half}
             ax.set_xticks(range(len(places)), [f"n = {n}\nd = {dim}" for n, dim in places])
             ax.set(title=f"mean: {mean}", ylim=(0.0, None))
             ax.margins(x=0.1)
         panels[0].set(ylabel="root mean square error")
         legend(figure, list(panels))
-        n, dims = np.array(places).T
-        run.figure("additive", figure, rows=n, dims=dims, **arrays)
+        run.figure("additive", figure)
 
 
 def _intervals(rows: Results) -> dict[str, float]:

@@ -139,6 +139,7 @@ def test_arrays_are_named_by_the_panel_and_the_legend():
     right.plot([0.0, 1.0], [1.0, 2.0])
     right.plot([0.0, 1.0], [2.0, 3.0])
     right.bar([0, 1], [4.0, 5.0], label="shares")
+    right.set_xticks([0, 1], ["cats", "dogs"])
     found = {name: array.tolist() for name, array in plotted_arrays(figure).items()}
     assert found == {
         "1: curve": [[1.0, 2.0], [3.0, 4.0]],
@@ -147,6 +148,7 @@ def test_arrays_are_named_by_the_panel_and_the_legend():
         "2: loss": [[0.0, 1.0], [1.0, 2.0]],
         "2: loss (again 1)": [[0.0, 1.0], [2.0, 3.0]],
         "2: shares": [4.0, 5.0],
+        "2: words along x": ["cats", "dogs"],
     }
 
 
