@@ -44,17 +44,16 @@ def count_all(
     # six shapes, so that six programs are compiled
     shapes: list[tuple[int, int]] = list(itertools.product(SAMPLE_SIZES, (1, 2)))
     samples = [small_sample(rng, *shapes[i % len(shapes)], i) for i in range(number)]
-    tables = []
-    with monitor.progress("small samples", len(contenders)) as tick:
-        for done, (name, select) in enumerate(contenders.items(), 1):
-            started = time.perf_counter()
-            results = _select_until_timeout(
-                select, samples, np.inf if name == ours else max_seconds
-            )
-            spent = time.perf_counter() - started
-            tables.append(count(name, samples, results) | {"seconds": round(spent, 1)})
-            tick(done, f"{name}: {len(results)} samples, {spent:.1f} s")
-    return tables
+    names = list(contenders)
+
+    def measure(i: int) -> dict[str, Any]:
+        started, limit = time.perf_counter(), np.inf if names[i] == ours else max_seconds
+        results = _select_until_timeout(contenders[names[i]], samples, limit)
+        spent = time.perf_counter() - started
+        return count(names[i], samples, results) | {"seconds": round(spent, 1)}
+
+    label = "{contender}: {run} samples, {seconds} s".format_map
+    return monitor.collect("small samples", len(names), measure, label)
 
 
 def _select_until_timeout(

@@ -143,18 +143,15 @@ class BenchTraining(Benchmark):
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         results = super().compute(key, monitor)
-        seconds: dict[str, float] = {}
-        for row in results.table:
-            for name, median in row["median"].items():
-                phase = f"{name}, {row['phase']}"
-                seconds[phase] = seconds.get(phase, 0.0) + median
+
+        def total(name: str, phase: str) -> float:
+            return sum(row["median"][name] for row in results.table if row["phase"] == phase)
+
         speedups = {
-            phase: seconds[f"{name}, {phase}"] / seconds[f"{OURS}, {phase}"]
-            for name, phase in ((LOOP, "cold"), (LOOP, "warm"))
+            "cold": total(LOOP, "cold") / total(OURS, "cold"),
+            "warm": total(LOOP, "warm") / total(OURS, "warm"),
+            "warm, if the loop kept its compiled steps": total(KEPT, "warm") / total(OURS, "warm"),
         }
-        speedups["warm, if the loop kept its compiled steps"] = (
-            seconds[f"{KEPT}, warm"] / seconds[f"{OURS}, warm"]
-        )
         return results._replace(more={"speedup of all trainings": speedups})
 
     def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
