@@ -54,8 +54,8 @@ def compute_likelihood_bands(
     mean = model.filled(mean, local.empty, at, rows, prior)
 
     def influence(z: Float[Array, "n size"]) -> InfluenceSums:
-        parts = model.parts(x, prior)
-        return influence_sums(at, x, sd, z, local, parts, is_relative=noise != "rows")
+        parts = model.polynomial(x, prior), family
+        return influence_sums(at, x, sd, z, local, *parts, is_relative=noise != "rows")
 
     def noise_and_error(z: Float[Array, "n size"]) -> tuple[Array, Array]:
         sums = influence(z)
@@ -98,7 +98,8 @@ def _label_errors(
         return roots, one
     fitted, local = model.fitted(x, x, labels, prior)
     none = jnp.zeros((len(x), 0), x.dtype)
-    sums = influence_sums(x, x, roots, none, local, model.parts(x, prior), is_relative=True)
+    parts = model.polynomial(x, prior), family
+    sums = influence_sums(x, x, roots, none, local, *parts, is_relative=True)
     mean = family.inside(fitted)
     slope, variance = family.mean_slope(family.link(mean)), family.variance(mean)
     squares = weights[:, None] * (labels - mean) ** 2 / variance

@@ -4,16 +4,14 @@ from ._effective_kernel import apply_effective_kernel, factorial
 from ._likelihood import (
     InfluenceSums,
     LikelihoodFit as LikelihoodFit,
-    LikelihoodParts,
     influence_sums,
     local_likelihood,
 )
-from ._monomials import exponents
+from ._monomials import Polynomial, exponents
 from ._polynomial import (
     ExtrapolationWarning as ExtrapolationWarning,
     LocalFit as LocalFit,
-    Polynomial,
     local_polynomial,
     warn_of_extrapolation,
 )
-from ._quantile import QuantileFit as QuantileFit, QuantileParts, local_quantile
+from ._quantile import QuantileFit as QuantileFit, local_quantile

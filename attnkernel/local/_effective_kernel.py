@@ -25,13 +25,13 @@ from ..attention import KernelPriorRule, attend, jit_if_pure, zero_nonfinite_que
 from ..methods import Method, Standardised, exact_polynomial_sums, map_selected_queries
 from ..priors import key_mask_of
 from ._moments import MAX_CHUNK_NUMBERS, method_of_moments
-from ._monomials import Basis, Keys, Queries, Sums, Values, monomials
-from ._polynomial import LocalFit, Polynomial
+from ._monomials import Basis, Keys, Polynomial, Queries, Sums, Values, monomials
+from ._polynomial import LocalFit
 from ._windows import weights_of_rows
 
 
-def sum_by_moments(
-    parts: KernelPriorRule,
+def _sum_by_moments(
+    polynomial: Polynomial,
     method: Method,
     power: int,
     term: int,
@@ -43,20 +43,19 @@ def sum_by_moments(
 ) -> Sums:
     r"""Returns $\sum_j (t!\, L_j(q))^p\, v_j$ of each query; NaN for one that is not finite.
 
-    `parts`: the kernel, a mask of keys and a softmax without a sink. `method`: that of
-    `method_of_moments` for degree p times the order. `power`: p; `term`: t, the term whose
+    `polynomial`: of one column, with a mask of keys and a softmax without a sink. `method`: that
+    of `method_of_moments` for degree p times the order. `power`: p; `term`: t, the term whose
     coefficient has the weights $L_j$. `influence` and `log_mass` are those of a `LocalFit` for it.
     """
-    kernel, prior, rule = parts
-    order = influence.shape[1] - 1
-    basis = Basis.of(kernel, k, order, None)
+    kernel, prior, rule = polynomial.weights
+    basis = Basis.of(polynomial, k)
     q, valid = zero_nonfinite_queries(q)
     c = math.factorial(term) * influence * basis.units()[None, :]
     c_power = functools.reduce(_multiplied, [c] * power)
     values = Standardised.of(v, key_mask_of(prior))
     of_power = kernel, prior, rule.with_temperature_times(1.0 / power)
     scale = basis.scale[0]
-    found = method.moments(q, k, values.z, *of_power, degree=power * order, scale=scale)
+    found = method.moments(q, k, values.z, *of_power, degree=power * polynomial.order, scale=scale)
     log_ratio = jnp.where(jnp.isneginf(log_mass), 0.0, found.log_mass - power * log_mass)
     sums = jnp.sum(c_power[:, :, None] * found.means, axis=1) * jnp.exp(log_ratio)[:, None]
     out = values.centre[None, :] * sums[:, :1] + values.unit[None, :] * sums[:, 1:]
@@ -80,7 +79,7 @@ def sum_by_moments(
         (q, c, log_mass),
         k,
         v,
-        parts,
+        polynomial.weights,
     )
     out = jnp.where(certified[:, None], out, exact)
     return jnp.where(valid[:, None], out, jnp.nan)
@@ -123,7 +122,7 @@ def apply_effective_kernel(
 
     **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996), 3.2.2.
     """
-    weights, order, columns, method = polynomial
+    weights, order, _, method = polynomial
     kernel, prior, rule = weights
     if order == 0 and derivative is None:
         parts = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
@@ -140,17 +139,15 @@ def apply_effective_kernel(
         return jit_if_pure(_sum_by_differentiated_mean, (weights, power, derivative), q, k, v)
     own = method_of_moments(q, k, v, weights, method, power * order)
     if own is not None:
-        parts = (weights, own, power, 0 if derivative is None else sum(derivative))
-        return jit_if_pure(sum_by_moments, parts, q, k, v, local.influence, local.log_mass)
-    parts = (weights, power, order, columns, derivative)
+        parts = (polynomial, own, power, 0 if derivative is None else sum(derivative))
+        return jit_if_pure(_sum_by_moments, parts, q, k, v, local.influence, local.log_mass)
+    parts = (polynomial, power, derivative)
     return jit_if_pure(_sum_by_effective_kernel, parts, q, k, v, local.influence)
 
 
 def _sum_by_effective_kernel(
-    parts: KernelPriorRule,
+    polynomial: Polynomial,
     power: int,
-    order: int,
-    columns: tuple[int, ...] | None,
     derivative: tuple[int, ...] | None,
     q: Queries,
     k: Keys,
@@ -158,17 +155,16 @@ def _sum_by_effective_kernel(
     influence: Float[Array, "queries terms"],
 ) -> Sums:
     r"""Returns $\sum_j L_j(q)^p\, v_j$ for each query, with p = `power` and $L_j$ the weight of
-    value j in the local polynomial of degree `order` in `columns` of k (None: all), or in its
-    `derivative`. `influence`: from the `LocalFit`.
+    value j in the local polynomial, or in its `derivative`. `influence`: from the `LocalFit`.
     """
-    basis = Basis.of(parts[0], k, order, columns)
+    basis = Basis.of(polynomial, k)
     at = list(basis.columns)
     slopes = (influence * basis.units()[None, :])[:, 1:]
     constant, factor = (1.0, 1.0) if derivative is None else (0.0, factorial(derivative))
 
-    def apply_at_query(row: Array, slope: Array) -> Array:
+    def sum_at_query(row: Array, slope: Array) -> Array:
         point = q[row][None]
-        share = weights_of_rows(parts, row[None], point, k)[0]
+        share = weights_of_rows(polynomial.weights, row[None], point, k)[0]
         part = jnp.sum(share)  # less than 1 beside a sink, which has no value to fit
         share = share / jnp.where(part > 0, part, 1.0)
         terms = monomials(basis.displacement(k[:, at], point[:, at]), basis.terms)[:, 1:]
@@ -178,11 +174,12 @@ def _sum_by_effective_kernel(
         weights = share * (constant + jnp.sum(centred * (part * slope)[None, :], axis=1))
         return jnp.matmul((factor * weights) ** power, v, precision="highest")
 
-    return _map_queries(apply_at_query, len(k) * len(basis.terms), jnp.arange(len(q)), slopes)
+    return _map_queries(sum_at_query, len(k) * len(basis.terms), jnp.arange(len(q)), slopes)
 
 
 def _map_queries(function: Callable[..., Array], numbers: int, *arrays: Array) -> Array:
-    """Returns the function of each row of arrays, in chunks; `numbers`: that it holds for one."""
+    """Returns the function of each row of arrays, in chunks; `numbers`: how many it holds for one
+    row."""
     size = max(1, min(len(arrays[0]), MAX_CHUNK_NUMBERS // max(1, numbers)))
     apply = jax.checkpoint(lambda row: function(*row), prevent_cse=False)
     return jax.lax.map(apply, arrays, batch_size=size)
@@ -196,14 +193,14 @@ def _sum_by_differentiated_mean(
     """
     along = [column for column, count in enumerate(orders) for _ in range(count)]
 
-    def apply_at_query(row: Array) -> Array:
+    def sum_at_query(row: Array) -> Array:
         def weights_at(point: Array) -> Array:
             return weights_of_rows(parts, row[None], point[None], k)[0]
 
         derivative = functools.reduce(_differentiate, along, weights_at)
         return jnp.matmul(derivative(q[row]) ** power, v, precision="highest")
 
-    return _map_queries(apply_at_query, len(k), jnp.arange(len(q)))
+    return _map_queries(sum_at_query, len(k), jnp.arange(len(q)))
 
 
 def _differentiate(function: Callable[[Array], Array], column: int) -> Callable[[Array], Array]:

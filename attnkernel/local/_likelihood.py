@@ -27,14 +27,15 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
+from .._core.arrays import wider_dtype
 from .._core.tracing import stop_gradients
-from ..attention import KernelPriorRule, jit_if_pure
+from ..attention import jit_if_pure
 from ..families import Family
-from ._monomials import Basis, Keys, Queries, Values
+from ._monomials import Basis, Keys, Polynomial, Queries, Values
+from ._polynomial import fit_at_queries
 from ._windows import (
     Expansion,
     Windows,
-    fit_at_queries,
     map_windows,
     maximise,
     solve_positive_definite,
@@ -66,16 +67,9 @@ class LikelihoodFit(eqx.Module):
     extrapolates: Bool[Array, " queries"]
 
 
-class LikelihoodParts(NamedTuple):
-    """A local likelihood without its data: weights, family, and the polynomials."""
-
-    weights: KernelPriorRule
-    family: Family
-    order: int
-    columns: tuple[int, ...]  # of k, the variables of the polynomials
-
-
-def local_likelihood(q: Queries, k: Keys, v: Values, parts: LikelihoodParts) -> LikelihoodFit:
+def local_likelihood(
+    q: Queries, k: Keys, v: Values, polynomial: Polynomial, family: Family
+) -> LikelihoodFit:
     """The local polynomials at queries, on the scale of the link; the order is at least 1.
 
     The weights of a chunk of queries are formed once for all Newton steps, which sum over them.
@@ -83,34 +77,34 @@ def local_likelihood(q: Queries, k: Keys, v: Values, parts: LikelihoodParts) -> 
     **Source:** Tibshirani and Hastie, *Local likelihood estimation* (1987); Loader, *Local
     regression and likelihood* (1999), chapter 4.
     """
-    return fit_at_queries(_fit_likelihoods, (parts,), q, k, v)
+    q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
+    return fit_at_queries(_fit_likelihoods, (polynomial, family), q, k, v)
 
 
-def _fit_likelihoods(parts: LikelihoodParts, q: Queries, k: Keys, v: Values) -> LikelihoodFit:
+def _fit_likelihoods(
+    polynomial: Polynomial, family: Family, q: Queries, k: Keys, v: Values
+) -> LikelihoodFit:
     """Returns `local_likelihood` of at least one query, of arrays of at least float32."""
-    basis = Basis.of(parts.weights[0], k, parts.order, parts.columns)
 
     def fit_chunk(windows: Windows) -> LikelihoodFit:
-        deficient, extrapolates = windows.support(basis)
-        problems = _Problems(windows, basis, parts.family, deficient)
+        deficient, extrapolates = windows.support()
+        problems = _Problems(windows, family, deficient)
         constant, constant_v = stop_gradients((problems, v))
         found = constant.map(lambda problem: maximise(problem.expand, problem.centre), constant_v)
         # derivatives read the maximum, and do not repeat the search
         found = checkpoint_name(found, MAXIMUM)
         refine = lambda problem, maximum: with_derivatives(problem.gradient, maximum)  # noqa: E731
-        beta = problems.map(refine, v, found)
-        beta = windows.coefficients(beta, basis)
+        beta = windows.coefficients(problems.map(refine, v, found))
         return LikelihoodFit(beta, windows.empty, deficient, extrapolates)
 
     policy = jax.checkpoint_policies.save_only_these_names(MAXIMUM)
-    return map_windows(fit_chunk, parts.weights, q, k, basis, width=v.shape[1], policy=policy)
+    return map_windows(fit_chunk, polynomial, q, k, width=v.shape[1], policy=policy)
 
 
 class _Problems(NamedTuple):
     """The penalised local log-likelihoods of the queries of a chunk."""
 
     windows: Windows
-    basis: Basis
     family: Family
     deficient: Bool[Array, " queries"]
 
@@ -119,7 +113,8 @@ class _Problems(NamedTuple):
 
         The arrays of `others` and of the result have the leading axes (queries, dim_v).
         """
-        pairs, windows = self.basis.pairs(), self.windows
+        windows = self.windows
+        pairs = windows.basis.pairs()
 
         def at_query(weights: Array, products: Array, deficient: Array, *others: Any) -> Any:
             def at_label(labels: Array, *others: Any) -> Any:
@@ -223,7 +218,8 @@ def influence_sums(
     sd: Values,
     z: Float[Array, "keys draws"],
     local: LikelihoodFit,
-    parts: LikelihoodParts,
+    polynomial: Polynomial,
+    family: Family,
     is_relative: bool,
 ) -> InfluenceSums:
     r"""Sums of influence at queries, from their local polynomials; 0 where no label has weight.
@@ -231,11 +227,13 @@ def influence_sums(
     **Arguments:** `sd`: $\sigma_j$; with `is_relative`, in units of $\sqrt{V(\mu_j)}$. `z`:
     standard normal numbers, of no columns for none. The others as for `local_likelihood`.
     """
-    return jit_if_pure(_influence_sums, (parts, is_relative), q, k, sd, z, local.coefficients)
+    parts = polynomial, family, is_relative
+    return jit_if_pure(_influence_sums, parts, q, k, sd, z, local.coefficients)
 
 
 def _influence_sums(
-    parts: LikelihoodParts,
+    polynomial: Polynomial,
+    family: Family,
     is_relative: bool,
     q: Queries,
     k: Keys,
@@ -243,8 +241,8 @@ def _influence_sums(
     z: Float[Array, "keys draws"],
     coefficients: Float[Array, "queries terms dim_v"],
 ) -> InfluenceSums:
-    """Returns `influence_sums` of checked arrays."""
-    basis, family = Basis.of(parts.weights[0], k, parts.order, parts.columns), parts.family
+    """Returns `influence_sums`, as one program."""
+    basis = Basis.of(polynomial, k)
     pairs = basis.pairs()
     first = (jnp.arange(len(pairs)) == 0).astype(k.dtype)
 
@@ -271,4 +269,4 @@ def _influence_sums(
         arrays = windows.weights, windows.products, windows.rows, coefficients[windows.rows]
         return over_queries(*arrays, sd)
 
-    return map_windows(of_chunk, parts.weights, q, k, basis, width=sd.shape[1])
+    return map_windows(of_chunk, polynomial, q, k, width=sd.shape[1])

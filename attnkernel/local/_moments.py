@@ -64,7 +64,7 @@ def method_of_moments(
     return method
 
 
-def bounded_moments(
+def _bounded_moments(
     q: Float[Array, "*#batch queries 1"],
     k: Float[Array, "*#batch keys 1"],
     v: Float[Array, "*#batch keys dim_v"],
@@ -87,7 +87,7 @@ def bounded_moments(
         q, valid = zero_nonfinite_queries(q)
         values = Standardised.of(v, key_mask_of(parts[1]))
         found = method.moments(q, k, values.z, *parts, degree=degree, scale=scale)
-        certified = is_certified(found, values, order)
+        certified = _is_certified(found, values, order)
         log_mass, means = map_selected_queries(
             functools.partial(exact_moments, degree=degree, scale=scale),
             ((), found.means.shape[1:]),
@@ -110,7 +110,7 @@ def bounded_moments(
     return map_batch(of_member, batch_size, parts, q, k, v, centre)
 
 
-def is_certified(
+def _is_certified(
     found: WeightedPowerMeans, values: Standardised, order: int
 ) -> Bool[Array, " queries"]:
     """Whether all that is solved from the moments of a query is within its tolerance.
@@ -199,8 +199,8 @@ def local_moments(
     kernel, prior, rule = parts
     own = method_of_moments(q, k, v, parts, method, sum(basis.products[-1]))
     if own is not None:
-        gram, right, log_mass = bounded_moments(q, k, v, centre, parts, own, basis)
-        return gram, right, log_mass, jnp.zeros_like(gram[..., 0])
+        gram, *more = _bounded_moments(q, k, v, centre, parts, own, basis)
+        return gram, *more, jnp.zeros_like(gram[..., 0])
     v = v - centre
     rows, keys = q.shape[-2], k.shape[-2]
     size, at_once = _chunk_sizes(q, k, v, basis)
@@ -248,8 +248,7 @@ def local_moments(
 
     if size == 1 and at_once == rows:  # no loop, no permutation
         by_row = jax.vmap(moments_of_row, (-2, 0), (-3, -3, -1, -2))
-        gram, right, log_mass, rounding = by_row(q, jnp.arange(rows))
-        return gram, right, log_mass, rounding
+        return tuple(by_row(q, jnp.arange(rows)))
     order = _order_by_neighbour(jax.lax.stop_gradient(q[..., columns]), size)
     chunks = -(-rows // (size * at_once))
     numbers = order[jnp.minimum(jnp.arange(chunks * at_once * size), rows - 1)]
@@ -268,8 +267,7 @@ def local_moments(
         leaf = leaf.reshape(shape)
         return jnp.take(leaf, back, axis=batch)
 
-    gram, right, log_mass, rounding = map(to_query_order, found)
-    return gram, right, log_mass, rounding
+    return tuple(map(to_query_order, found))
 
 
 def _chunk_sizes(q: Array, k: Array, v: Array, basis: Basis) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import operator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.cholesky import cholesky_solver
+from ..attention import Auto, KernelPriorRule
 from ..kernels import periods, shortest_way
+from ..methods import Method
 
 Queries = Float[Array, "queries dim"]
 Keys = Float[Array, "keys dim"]
@@ -66,17 +68,27 @@ def solve_normal_equations(
     return solved * unit[..., None], condition, deficient
 
 
+class Polynomial(NamedTuple):
+    """Local polynomials without their data."""
+
+    weights: KernelPriorRule
+    order: int = 0
+    columns: tuple[int, ...] | None = None  # of k, the variables; None: all
+    method: Method = Auto()
+
+
 class Basis(NamedTuple):
     """The columns of a polynomial, their scale, its terms, and the products of two terms."""
 
     columns: tuple[int, ...]
-    scale: Float[Array, " dim"]  # a power of two near the range: no moment overflows
+    scale: Float[Array, " dim"]  # a power of two near half the range: no moment overflows
     terms: list[tuple[int, ...]]
     products: list[tuple[int, ...]]
     periods: list[ArrayLike | None]  # of the columns; None: no circle
 
     @classmethod
-    def of(cls, kernel: Any, k: Array, order: int, columns: tuple[int, ...] | None) -> "Basis":
+    def of(cls, polynomial: Polynomial, k: Array) -> "Basis":
+        (kernel, _, _), order, columns, _ = polynomial
         columns = tuple(range(k.shape[-1])) if columns is None else columns
         lengths = periods(kernel, k.shape[-1])
         terms, products = (exponents(len(columns), degree) for degree in (order, 2 * order))

@@ -8,7 +8,8 @@ query then solves a small system of normal equations.
 """
 
 import warnings
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,10 +19,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import Scalar, is_concrete, wider_dtype
-from ..attention import Auto, KernelPriorRule, attend, jit_if_pure
-from ..methods import Method
+from ..attention import attend, jit_if_pure
 from ._moments import local_moments
-from ._monomials import Basis, solve_normal_equations, with_rank_of
+from ._monomials import Basis, Polynomial, solve_normal_equations, with_rank_of
 
 
 class LocalFit(eqx.Module):
@@ -101,15 +101,6 @@ def warn_of_extrapolation(
 MAX_INVERSE_GRAM = 100.0  # (S⁻¹)₁₁: 1 for a local mean, and at most 41 inside uniform designs
 
 
-class Polynomial(NamedTuple):
-    """Local polynomials without their data."""
-
-    weights: KernelPriorRule
-    order: int = 0
-    columns: tuple[int, ...] | None = None  # of k, the variables; None: all
-    method: Method = Auto()
-
-
 def local_polynomial(
     q: Float[Array, "*#batch queries dim"],
     k: Float[Array, "*#batch keys dim"],
@@ -138,13 +129,22 @@ def local_polynomial(
     if polynomial.order:  # half precision cannot solve the normal equations
         q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
     ridge = jnp.asarray(ridge, q.dtype)
-    empty = q.shape[-2] == 0  # a gather of rows needs one row
-    q = jnp.zeros((*q.shape[:-2], 1, q.shape[-1]), q.dtype) if empty else q
-    local = jit_if_pure(_fit_polynomials, (polynomial, term), q, k, v, ridge)
-    if not empty:
-        return local
-    axis = local.log_mass.ndim - 1
-    return jax.tree.map(lambda leaf: jax.lax.slice_in_dim(leaf, 0, 0, axis=axis), local)
+    return fit_at_queries(_fit_polynomials, (polynomial, term), q, k, v, ridge)
+
+
+def fit_at_queries(
+    function: Callable[..., Any], parts: tuple, q: Array, k: Array, v: Array, *more: Array
+) -> Any:
+    """Returns `function(*parts, q, k, v, *more)` in one program, also of no queries.
+
+    The queries are the axis of the results after those of a batch.
+    """
+    if q.shape[-2]:
+        return jit_if_pure(function, parts, q, k, v, *more)
+    axis = max(q.ndim, k.ndim, v.ndim) - 2
+    one = jnp.zeros((*q.shape[:-2], 1, q.shape[-1]), q.dtype)  # a gather of rows needs one row
+    found = jit_if_pure(function, parts, one, k, v, *more)
+    return jax.tree.map(lambda leaf: jax.lax.slice_in_dim(leaf, 0, 0, axis=axis), found)
 
 
 def _fit_polynomials(
@@ -159,7 +159,7 @@ def _fit_polynomials(
 
     `term`: the coefficient whose influence is returned.
     """
-    weights, order, columns, method = polynomial
+    weights, order, _, method = polynomial
     if order == 0:
         kernel, prior, rule = weights
         named = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
@@ -167,7 +167,7 @@ def _fit_polynomials(
         one = jnp.ones_like(log_mass)
         none = one < 1
         return LocalFit(mean[..., None, :], one[..., None], log_mass, one, none, none)
-    basis = Basis.of(weights[0], k, order, columns)
+    basis = Basis.of(polynomial, k)
     # every fit reproduces constants: without their mean, values lose fewer digits to rounding
     centre = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
     gram, right, log_mass, rounding = local_moments(q, k, v, centre, weights, method, basis)

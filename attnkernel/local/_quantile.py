@@ -19,12 +19,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from ..attention import KernelPriorRule
+from .._core.arrays import wider_dtype
 from ..losses import check_losses
-from ._monomials import Basis, Keys, Queries, Values
-from ._windows import Windows, fit_at_queries, map_windows, solve_positive_definite
+from ._monomials import Keys, Polynomial, Queries, Values
+from ._polynomial import fit_at_queries
+from ._windows import Windows, map_windows, solve_positive_definite
 
 MAX_STEPS = 60  # 10 to 25 in most windows
 
@@ -55,7 +57,7 @@ class Minimum(NamedTuple):
     gap: Float[Array, ""]
 
 
-def minimise_check_loss(
+def _minimise_check_loss(
     terms: Float[Array, "rows terms"],
     y: Float[Array, " rows"],
     weights: Float[Array, " rows"],
@@ -83,15 +85,15 @@ def minimise_check_loss(
     sizes = jnp.where(weights > 0, jnp.abs(residuals), jnp.inf)
     _, rows = jax.lax.top_k(-sizes, terms.shape[1])
     corner = jnp.linalg.solve(terms[rows], labels[rows])  # not finite through equal inputs
-    is_vertex = check_loss(labels - jnp.sum(terms * corner[None, :], axis=1), weights, level)
-    loss = check_loss(residuals, weights, level)
+    is_vertex = _check_loss(labels - jnp.sum(terms * corner[None, :], axis=1), weights, level)
+    loss = _check_loss(residuals, weights, level)
     is_vertex = is_vertex <= loss + 8.0 * eps * jnp.maximum(loss, eps)
     beta = jnp.where(is_vertex, corner, beta) * unit
     beta = beta + jnp.where(jnp.arange(len(beta)) == 0, centre, 0.0)
     return Minimum(beta, rows, is_vertex, search.gap)
 
 
-def check_loss(
+def _check_loss(
     residuals: Float[Array, " rows"], weights: Float[Array, " rows"], level: Float[Array, ""]
 ) -> Float[Array, ""]:
     """Returns the weighted sum of the check losses of residuals."""
@@ -114,7 +116,7 @@ def _begin(
     # multipliers of a ≥ 0 and of a ≤ 1, whose difference is minus the weighted residual
     upper = jnp.maximum(residuals, 0.0) + least
     lower = upper - residuals
-    a = jnp.full_like(y, 1.0) * (1.0 - level)
+    a = jnp.full_like(y, 1.0 - level)
     gap = jnp.sum(jnp.where(weights > 0, lower * a + upper * (1.0 - a), 0.0))
     return _Search(a, 1.0 - a, beta, lower, upper, gap, jnp.zeros((), int), ~jnp.any(weights > 0))
 
@@ -215,32 +217,26 @@ class QuantileFit(eqx.Module):
     extrapolates: Bool[Array, " queries"]
 
 
-class QuantileParts(NamedTuple):
-    """A local quantile without its data: weights, polynomials, and the level."""
-
-    weights: KernelPriorRule
-    order: int
-    columns: tuple[int, ...]  # of k, the variables of the polynomials
-    level: Float[Array, ""]
-
-
-def local_quantile(q: Queries, k: Keys, v: Values, parts: QuantileParts) -> QuantileFit:
+def local_quantile(
+    q: Queries, k: Keys, v: Values, polynomial: Polynomial, level: ArrayLike
+) -> QuantileFit:
     """The local polynomials at queries; where the keys do not determine all terms, slopes are 0.
 
     **Source:** Yu and Jones, *Local linear quantile regression* (1998).
     """
-    return fit_at_queries(_fit_quantiles, (parts,), q, k, v)
+    q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
+    return fit_at_queries(_fit_quantiles, (polynomial, jnp.asarray(level, v.dtype)), q, k, v)
 
 
-def _fit_quantiles(parts: QuantileParts, q: Queries, k: Keys, v: Values) -> QuantileFit:
+def _fit_quantiles(
+    polynomial: Polynomial, level: Float[Array, ""], q: Queries, k: Keys, v: Values
+) -> QuantileFit:
     """Returns `local_quantile` of at least one query, of arrays of at least float32."""
-    basis = Basis.of(parts.weights[0], k, parts.order, parts.columns)
-    is_slope = jnp.arange(len(basis.terms)) > 0
 
     def fit_one(terms: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
-        constants = jax.lax.stop_gradient((terms, labels, weights, parts.level))
+        constants = jax.lax.stop_gradient((terms, labels, weights, level))
         # derivatives read the minimum, and do not repeat the search
-        found = checkpoint_name(minimise_check_loss(*constants), MINIMUM)
+        found = checkpoint_name(_minimise_check_loss(*constants), MINIMUM)
         # a vertex depends on its rows alone: by the weights its derivative is 0
         rows = jnp.where(found.is_vertex, found.rows, jnp.arange(len(found.rows)))
         safe = jnp.where(found.is_vertex, terms[rows], jnp.eye(len(rows), dtype=terms.dtype))
@@ -248,14 +244,15 @@ def _fit_quantiles(parts: QuantileParts, q: Queries, k: Keys, v: Values) -> Quan
         return jnp.where(found.is_vertex, corner, found.beta), found.gap
 
     def fit_chunk(windows: Windows) -> QuantileFit:
-        deficient, extrapolates = windows.support(basis)
-        terms = windows.products[..., : len(basis.terms)]
+        deficient, extrapolates = windows.support()
+        terms = windows.terms
+        is_slope = jnp.arange(terms.shape[-1]) > 0
         terms = jnp.where(deficient[:, None, None] & is_slope[None, None, :], 0.0, terms)
         over_labels = jax.vmap(fit_one, in_axes=(None, 1, None))
         beta, gap = jax.vmap(over_labels, in_axes=(0, None, 0))(terms, v, windows.weights)
-        beta = windows.coefficients(beta, basis)
+        beta = windows.coefficients(beta)
         return QuantileFit(beta, gap, windows.empty, deficient, extrapolates)
 
     policy = jax.checkpoint_policies.save_only_these_names(MINIMUM)
     width = 4 * v.shape[1]  # rows of the search, beside the terms
-    return map_windows(fit_chunk, parts.weights, q, k, basis, width=width, policy=policy)
+    return map_windows(fit_chunk, polynomial, q, k, width=width, policy=policy)

@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.arrays import wider_dtype
 from .._core.cholesky import cholesky_solver
 from .._core.tracing import is_symbolic
-from ..attention import KernelPriorRule, attention_weights, jit_if_pure
+from ..attention import KernelPriorRule, attention_weights
 from ..priors import AtPositions
 from ._moments import MAX_CHUNK_NUMBERS
-from ._monomials import Basis, Keys, Queries, Values, monomials, solve_normal_equations
+from ._monomials import Basis, Keys, Polynomial, Queries, monomials, solve_normal_equations
 from ._polynomial import MAX_INVERSE_GRAM
 
 
@@ -27,27 +26,32 @@ class Windows(NamedTuple):
     """The weights of the keys at each query of a chunk, and the monomials of the keys.
 
     `weights` sum to 1, or are 0 where a query sees no key. `products` are the monomials
-    $((k - q) / \\mathrm{scale})^a$, |a| ≤ 2p, with k = q where the weight is 0. The first of them
-    are the terms of the polynomial.
+    $((k - q) / \\mathrm{scale})^a$, |a| ≤ 2p, with k = q where the weight is 0.
     """
 
     rows: Int[Array, " queries"]
     weights: Float[Array, "queries keys"]
     products: Float[Array, "queries keys products"]
+    basis: Basis
+
+    @property
+    def terms(self) -> Float[Array, "queries keys terms"]:
+        """The monomials of the polynomial."""
+        return self.products[..., : len(self.basis.terms)]
 
     @property
     def empty(self) -> Bool[Array, " queries"]:
         """Whether a query sees no key."""
         return ~jnp.any(self.weights > 0, axis=1)
 
-    def coefficients(self, beta: Float[Array, "queries dim_v terms"], basis: Basis) -> Array:
+    def coefficients(self, beta: Float[Array, "queries dim_v terms"]) -> Array:
         """Returns coefficients in units of k, terms before labels; 0 where a query sees no key."""
-        beta = jnp.where(self.empty[:, None, None], 0.0, beta) / basis.units()[None, None, :]
+        beta = jnp.where(self.empty[:, None, None], 0.0, beta) / self.basis.units()[None, None, :]
         return beta.swapaxes(1, 2)
 
-    def support(self, basis: Basis) -> tuple[Bool[Array, " queries"], Bool[Array, " queries"]]:
+    def support(self) -> tuple[Bool[Array, " queries"], Bool[Array, " queries"]]:
         """Returns where the design is rank-deficient, and where it extrapolates."""
-        gram = jnp.sum(self.weights[..., None] * self.products, axis=1)[..., basis.pairs()]
+        gram = jnp.sum(self.weights[..., None] * self.products, axis=1)[..., self.basis.pairs()]
         terms = gram.shape[-1]
         none = jnp.zeros((len(gram), terms, 0), gram.dtype)
         zeros = jnp.zeros((len(gram), terms), gram.dtype)
@@ -65,45 +69,33 @@ def weights_of_rows(
     return attention_weights(q, k, kernel=kernel, prior=seen, rule=rule)
 
 
-def fit_at_queries(
-    function: Callable[..., Any], parts: tuple, q: Queries, k: Keys, v: Values
-) -> Any:
-    """Returns `function(*parts, q, k, v)`, with a row for each query, of at least float32."""
-    q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
-    empty = q.shape[0] == 0  # a gather of rows needs one row
-    points = jnp.zeros((1, q.shape[1]), q.dtype) if empty else q
-    local = jit_if_pure(function, parts, points, k, v)
-    return jax.tree.map(lambda leaf: leaf[:0], local) if empty else local
-
-
 def map_windows(
     function: Callable[[Windows], Any],
-    parts: KernelPriorRule,
+    polynomial: Polynomial,
     q: Queries,
     k: Keys,
-    basis: Basis,
     width: int,
     policy: Callable[..., bool] | None = None,
 ) -> Any:
     """Returns the function of the windows of all queries, whose results have one row per query.
 
-    `width`: how many arrays of the shape of the terms the function holds at a time. Derivatives
+    `width`: how many arrays of the shape of the products the function holds at a time. Derivatives
     evaluate it again in place of storing what it holds, except what the `policy` of
     `jax.checkpoint` saves.
     """
-    m, n = q.shape[0], k.shape[0]
+    m, n, basis = q.shape[0], k.shape[0], Basis.of(polynomial, k)
     numbers = width * max(1, n) * len(basis.products)
     chunks = m if is_symbolic(m, n) else -(-m // max(1, MAX_CHUNK_NUMBERS // numbers))
     size = 1 if is_symbolic(m, n) else -(-m // chunks)
     columns = list(basis.columns)
 
     def apply_to_chunk(rows: Int[Array, " size"]) -> Any:
-        weights = weights_of_rows(parts, rows, q[rows], k)
+        weights = weights_of_rows(polynomial.weights, rows, q[rows], k)
         total = jnp.sum(weights, axis=1, keepdims=True)  # less than 1 beside a sink
         weights = weights / jnp.where(total > 0, total, 1.0)
         u = basis.displacement(k[None, :, columns], q[rows][:, None, columns])
         u = jnp.where((weights > 0)[..., None], u, 0.0)
-        return function(Windows(rows, weights, monomials(u, basis.products)))
+        return function(Windows(rows, weights, monomials(u, basis.products), basis))
 
     rows = jnp.minimum(jnp.arange(chunks * size), m - 1).reshape(chunks, size)
     found = jax.lax.map(jax.checkpoint(apply_to_chunk, prevent_cse=False, policy=policy), rows)

@@ -1,5 +1,7 @@
 """Local likelihood as an Equinox module: regression of proportions, counts, positive labels."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -10,8 +12,9 @@ from .._core.validation import require_instance
 from ..attention import Auto, as_order
 from ..families import Family
 from ..kernels import Kernel
-from ..local import LikelihoodFit, LikelihoodParts, Polynomial, local_likelihood, local_polynomial
+from ..local import LikelihoodFit, local_likelihood, local_polynomial
 from ..losses import require_same_shape, sum_over_labels
+from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._local_regression import LocalRegression, OnEmpty, known_policy
@@ -67,6 +70,7 @@ class LocalLikelihood(LocalRegression):
     kernel: Kernel
     family: Family = eqx.field(kw_only=True)
     rule: Rule = eqx.field(default=Softmax(), kw_only=True)
+    method: ClassVar[Method] = Auto()
     order: int = eqx.field(default=0, kw_only=True, static=True, converter=as_order)
     on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
 
@@ -88,12 +92,12 @@ class LocalLikelihood(LocalRegression):
         self, q: Array, k: Array, v: Array, prior: Prior | None
     ) -> tuple[Float[Array, "m out"], LikelihoodFit]:
         """Means at queries, and their polynomials, of checked arrays."""
-        parts = self.parts(k, prior)
-        if parts.order:
-            local = local_likelihood(q, k, v, parts)
+        polynomial = self.polynomial(k, prior)
+        if polynomial.order:
+            local = local_likelihood(q, k, v, polynomial, self.family)
             return self.family.mean(local.coefficients[:, 0]), local
         # the local mean solves the equations of every family
-        constant = local_polynomial(q, k, v, Polynomial((self.kernel, prior, self.rule)))
+        constant = local_polynomial(q, k, v, polynomial)
         mean, empty = constant.coefficients[:, 0], jnp.isneginf(constant.log_mass)
         eta = jnp.where(empty[:, None], 0.0, self.family.link(self.family.inside(mean)))
         flags = constant.deficient, constant.extrapolates
@@ -107,9 +111,3 @@ class LocalLikelihood(LocalRegression):
     def description(self) -> str:
         """Such as `local linear, Binomial`."""
         return f"{super().description}, {type(self.family).__name__}"
-
-    def parts(self, k: Float[Array, "n dim"], prior: Prior | None) -> LikelihoodParts:
-        """The parts of the local likelihood; k: the labelled inputs."""
-        columns = self.columns_of_quantities(k.shape[1])
-        order = self.order if columns else 0
-        return LikelihoodParts((self.kernel, prior, self.rule), self.family, order, columns)

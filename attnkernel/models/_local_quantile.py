@@ -1,18 +1,18 @@
 """Local polynomial quantile regression as an Equinox module."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import Scalar, wider_dtype
+from .._core.arrays import Scalar
 from .._core.validation import require_level
 from ..attention import Auto, as_order
 from ..kernels import Kernel
-from ..local import QuantileFit, QuantileParts, local_quantile
+from ..local import QuantileFit, local_quantile
 from ..losses import CheckLoss
+from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._local_regression import LocalRegression, OnEmpty, known_policy
@@ -74,6 +74,7 @@ class LocalQuantile(LocalRegression):
     kernel: Kernel
     rule: Rule = eqx.field(default=Softmax(), kw_only=True)
     level: float = eqx.field(default=0.5, kw_only=True, static=True, converter=_as_level)
+    method: ClassVar[Method] = Auto()
     order: int = eqx.field(default=1, kw_only=True, static=True, converter=as_order)
     on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
 
@@ -91,11 +92,8 @@ class LocalQuantile(LocalRegression):
 
         `level`: another one than that of the model.
         """
-        columns = self.columns_of_quantities(k.shape[1])
-        order = self.order if columns else 0
-        tau = jnp.asarray(self.level if level is None else level, wider_dtype(v.dtype))
-        parts = QuantileParts((self.kernel, prior, self.rule), order, columns, tau)
-        local = local_quantile(q, k, v, parts)
+        tau = self.level if level is None else level
+        local = local_quantile(q, k, v, self.polynomial(k, prior), tau)
         return local.coefficients[:, 0], local
 
     @property

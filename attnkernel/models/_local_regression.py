@@ -16,7 +16,8 @@ from .._core.tracing import is_symbolic
 from .._core.validation import require_choice
 from ..attention import with_automatic_axes
 from ..kernels import Kernel, category_counts, rescaled
-from ..local import LikelihoodFit, LocalFit, QuantileFit
+from ..local import LikelihoodFit, LocalFit, Polynomial, QuantileFit
+from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule
 from ._linear_smoother import DataSupport
@@ -94,6 +95,7 @@ class LocalRegression(Smoother):
 
     kernel: eqx.AbstractVar[Kernel]
     rule: eqx.AbstractVar[Rule]
+    method: eqx.AbstractVar[Method]
     order: eqx.AbstractVar[int]
     on_empty: eqx.AbstractVar[OnEmpty]
 
@@ -173,6 +175,12 @@ class LocalRegression(Smoother):
     ) -> Float[Array, "m out"]:
         """Predictions with `on_empty` applied where no label has weight; `prior`: with weights."""
         return fill_empty(out, empty, q, rows, prior, self.on_empty).astype(q.dtype)
+
+    def polynomial(self, k: Float[AnyArray, "n dim"], prior: Prior | None) -> Polynomial:
+        """The local polynomials without their data; k: the labelled inputs."""
+        columns = self.columns_of_quantities(k.shape[1])
+        weights = self.kernel, prior, self.rule
+        return Polynomial(weights, self.order if columns else 0, columns, self.method)
 
     def columns_of_quantities(self, dim: int) -> tuple[int, ...]:
         """The variables of the polynomials among `dim` columns: those that hold no categories."""

@@ -20,7 +20,6 @@ from ..attention import Auto, as_order, attention_weights
 from ..kernels import Kernel, checked_log_pair, rescaled
 from ..local import (
     LocalFit,
-    Polynomial,
     apply_effective_kernel,
     exponents,
     factorial,
@@ -112,14 +111,14 @@ class KernelRegression(LocalRegression, LinearSmoother):
         self, q: Array, k: Array, v: Array, prior: Prior | None, term: int = 0
     ) -> LocalFit:
         """The local polynomials at queries, of checked arrays, with the influence of a term."""
-        return local_polynomial(q, k, v, self._polynomial(k, prior), term=term)
+        return local_polynomial(q, k, v, self.polynomial(k, prior), term=term)
 
     def sum_by_weights(
         self, q: Array, k: Array, v: Array, local: LocalFit, prior: Prior | None, **which: Any
     ) -> Float[Array, "m out"]:
         r"""$\sum_j L_j(x)^p\, v_j$ at queries from their polynomials; `which`: `power`, p, and
         `derivative`."""
-        return apply_effective_kernel(q, k, v, local, self._polynomial(k, prior), **which)
+        return apply_effective_kernel(q, k, v, local, self.polynomial(k, prior), **which)
 
     def require_softmax(self) -> None:
         """Raises `ValueError` unless weights are independent of each other up to their sum."""
@@ -146,12 +145,6 @@ class KernelRegression(LocalRegression, LinearSmoother):
     def can_pad_rows(self) -> bool:
         """Whether the kernel is pairwise, and the method one that takes any mask."""
         return super().can_pad_rows and isinstance(self.method, Auto | Dense | Blockwise)
-
-    def _polynomial(self, k: Float[Array, "n dim"], prior: Prior | None) -> Polynomial:
-        """Returns the polynomials without their data; k: the labelled inputs."""
-        columns = self.columns_of_quantities(k.shape[1])
-        order = self.order if columns else 0
-        return Polynomial((self.kernel, prior, self.rule), order, columns, self.method)
 
 
 class PolynomialEstimate(Estimate):
