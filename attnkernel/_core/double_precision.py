@@ -11,14 +11,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import enable_x64
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
-
-try:
-    from jax import enable_x64
-except ImportError:  # before JAX 0.8
-    from jax.experimental import enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def in_float64(function: Callable[..., Sequence[Array]], *trees: Any) -> list[Array]:
@@ -78,11 +74,9 @@ def _abstract(*avals: Any, function: _Traced) -> Sequence[Any]:
     """Returns the shapes and dtypes of the results, which vary along the axes of the arrays."""
     outs = function.jaxpr.out_avals
     for aval in avals:
-        axes = getattr(aval, "manual_axis_type", None)  # JAX from 0.10
+        axes = getattr(aval, "manual_axis_type", None)
         if axes is not None and axes.varying:
             return [out.update(manual_axis_type=axes) for out in outs]
-        if getattr(aval, "vma", None):
-            return [out.update(vma=aval.vma) for out in outs]
     return outs
 
 

@@ -32,22 +32,14 @@ def vary_alike(tree: Any, *others: Any) -> Any:
 def _varying_axes(array: Any) -> frozenset[str]:
     """Returns the names of the mesh axes along which `jax.shard_map` lets the array differ between
     devices; outside it, none."""
-    abstract = jax.typeof(array)
-    if hasattr(abstract, "mat"):  # JAX from 0.10
-        return abstract.mat.varying
-    return getattr(abstract, "vma", frozenset())
+    return jax.typeof(array).mat.varying
 
 
 def _mark_as_varying(array: Any, axes: frozenset[str]) -> Array:
     """Returns the same numbers, which `jax.shard_map` then lets differ between devices along these
     mesh axes too."""
     missing = tuple(sorted(axes - _varying_axes(array)))
-    if not missing:
-        return array
-    if hasattr(jax.lax, "pcast"):
-        return jax.lax.pcast(array, missing, to="varying")
-    lax: Any = jax.lax  # JAX 0.7 has `pvary` instead
-    return lax.pvary(array, missing)
+    return jax.lax.pcast(array, missing, to="varying") if missing else array
 
 
 def with_automatic_axes(

@@ -5,12 +5,22 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
 
 from .._core.tracing import is_symbolic
 from .._core.tuning import MAX_DENSE_PAIRS
 from ..kernels import Kernel
-from ..methods import Blockwise, Dense, Fourier, Method, SoftmaxState, Sorted, Task
+from ..methods import (
+    Blockwise,
+    Dense,
+    Fourier,
+    Keys,
+    Method,
+    Queries,
+    SoftmaxState,
+    Sorted,
+    Task,
+    Values,
+)
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._arguments import as_order, check_arguments, task_of
@@ -47,13 +57,7 @@ class Auto(Method):
         return _select_first_supported(task).method
 
     def softmax_state(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
+        self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         method = self.resolve(task_of(q, k, v, kernel, prior, rule))
         return method.softmax_state(q, k, v, kernel, prior, rule)

@@ -1,6 +1,5 @@
 """The records of a CSV file, read line by line, with errors that name the line."""
 
-import codecs
 import csv
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,15 +67,8 @@ class RefusedFileError(ValueError):
 
 def _first_invalid_byte(path: Path) -> int:
     """Returns the offset, from 0, of the first byte of a file that is not valid UTF-8."""
-    decoder, offset = codecs.getincrementaldecoder("utf-8")(), 0
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            pending = len(
-                decoder.getstate()[0]
-            )  # bytes of a character that is split between blocks
-            try:
-                decoder.decode(block)
-            except UnicodeDecodeError as error:
-                return offset - pending + error.start
-            offset += len(block)
-    return offset - len(decoder.getstate()[0])
+    try:
+        path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return 0

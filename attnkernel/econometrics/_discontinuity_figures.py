@@ -25,7 +25,7 @@ from ..inference import MIN_RELIABLE_COUNT
 from ..kernels import Boxcar, Compact, Epanechnikov, Triangular
 from ._one_sided_fits import (
     Design,
-    Rows,
+    SortedRows,
     coefficient_weights,
     kernel_weights,
     matched_residuals,
@@ -45,7 +45,7 @@ class _Step(NamedTuple):
 
 
 def select_lengthscales(
-    rows: Rows, sides: Bool[Array, "2 n"], kernel: type[Compact], order: int
+    rows: SortedRows, sides: Bool[Array, "2 n"], kernel: type[Compact], order: int
 ) -> tuple[Scalar, Scalar]:
     """Returns h of the estimate and b of its bias, in units of `rows.x`.
 
@@ -90,12 +90,12 @@ def select_lengthscales(
     return step(p, 0, jnp.stack([b, b]), True), b
 
 
-def _estimate_variances(rows: Rows, weights: Float[Array, " n"]) -> Float[Array, " n"]:
+def _estimate_variances(rows: SortedRows, weights: Float[Array, " n"]) -> Float[Array, " n"]:
     """Returns estimated variances of the labels of rows with weight, matched among them."""
     return matched_residuals(rows, weights > 0)[:, 0] ** 2
 
 
-def _find_shortest(rows: Rows, sides: Bool[Array, "2 n"]) -> Scalar:
+def _find_shortest(rows: SortedRows, sides: Bool[Array, "2 n"]) -> Scalar:
     """Returns the least lengthscale of the first steps: 0, or where inputs are repeated the
     distance within which either side has ten different ones."""
     counts = jnp.sum(sides.astype(int), axis=1)
@@ -111,7 +111,7 @@ def _find_shortest(rows: Rows, sides: Bool[Array, "2 n"]) -> Scalar:
     return jnp.where(is_repeated, jnp.max(ends), 0.0)
 
 
-def _pilot_lengthscale(rows: Rows, kernel: type[Compact]) -> Scalar:
+def _pilot_lengthscale(rows: SortedRows, kernel: type[Compact]) -> Scalar:
     """Returns the lengthscale of the fits that estimate variances: c min(σ, IQR/1.349) n^(-1/5).
 
     σ is 1, and n counts different inputs. A quartile between two rows is their mean.

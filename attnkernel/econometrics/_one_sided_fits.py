@@ -16,7 +16,7 @@ from .._core.rows import RowWeights
 from ..kernels import Compact
 
 
-class Rows(NamedTuple):
+class SortedRows(NamedTuple):
     """Rows in the order of their inputs; those without weight come last, with the input 0."""
 
     x: Float[Array, " n"]
@@ -25,9 +25,10 @@ class Rows(NamedTuple):
     group: Int[Array, " n"]  # of equal inputs, counted from 0
 
     @classmethod
-    def sorted_by_input(
+    def of(
         cls, x: Float[Array, " n"], y: Float[Array, "n out"], weights: Float[Array, " n"]
-    ) -> "Rows":
+    ) -> "SortedRows":
+        """Sorts rows by x, those without weight last with x = y = 0; numbers groups of equal x."""
         order = jnp.argsort(jnp.where(weights > 0, x, jnp.inf), stable=True)
         x, y, weights = x[order], y[order], weights[order]
         has_weight = weights > 0
@@ -43,7 +44,11 @@ class Rows(NamedTuple):
 
 
 def kernel_weights(
-    rows: Rows, side: Bool[Array, " n"], at: Scalar, kernel: type[Compact], lengthscale: Scalar
+    rows: SortedRows,
+    side: Bool[Array, " n"],
+    at: Scalar,
+    kernel: type[Compact],
+    lengthscale: Scalar,
 ) -> Float[Array, " n"]:
     """Returns $w_i K((x_i - q) / \\ell)$ of the rows of one side, q = `at`."""
     inside = side & (rows.weights > 0)
@@ -52,7 +57,12 @@ def kernel_weights(
 
 
 def coefficient_weights(
-    rows: Rows, weights: Float[Array, " n"], at: Scalar, lengthscale: Scalar, order: int, power: int
+    rows: SortedRows,
+    weights: Float[Array, " n"],
+    at: Scalar,
+    lengthscale: Scalar,
+    order: int,
+    power: int,
 ) -> Float[Array, " n"]:
     r"""Returns ℓ, with $\sum_i \ell_i y_i = h^a \hat\beta_a$, h = `lengthscale`, a = `power`.
 
@@ -70,7 +80,7 @@ def coefficient_weights(
     return jnp.where(is_known, root * basis[:, -1] / upper[-1, -1], jnp.nan)
 
 
-def matched_residuals(rows: Rows, inside: Bool[Array, " n"]) -> Float[Array, "n out"]:
+def matched_residuals(rows: SortedRows, inside: Bool[Array, " n"]) -> Float[Array, "n out"]:
     r"""Returns residuals of the rows `inside` whose squares estimate the variances of their labels.
 
     $$ e_i = \sqrt{\tfrac{J_i}{J_i + 1}}\, \Big( y_i - \tfrac1{J_i} \sum_{j \in N_i} y_j \Big) $$
@@ -107,7 +117,7 @@ def matched_residuals(rows: Rows, inside: Bool[Array, " n"]) -> Float[Array, "n 
 class Design(NamedTuple):
     """Rows on both sides of a cutoff, which is at 0, in units of their standard deviations."""
 
-    rows: Rows
+    rows: SortedRows
     sides: Bool[Array, "2 n"]  # below the cutoff, and from it
     x_unit: Scalar
     y_centre: Float[Array, " out"]
@@ -131,7 +141,7 @@ class Design(NamedTuple):
         y = y - centre[None, :]
         units = jnp.std(y, axis=0, where=has_weight[:, None], ddof=1)
         units = jnp.where(units > 0, units, 1.0)
-        rows = Rows.sorted_by_input(distance / spread, y / units[None, :], here)
+        rows = SortedRows.of(distance / spread, y / units[None, :], here)
         right = (rows.x >= 0) & (rows.weights > 0)
         sides = jnp.stack([(rows.x < 0) & (rows.weights > 0), right])
         return cls(rows, sides, extent * spread, centre, units)
@@ -147,7 +157,7 @@ class SidedFit(NamedTuple):
 
 
 def sided_fit(
-    rows: Rows,
+    rows: SortedRows,
     side: Bool[Array, " n"],
     at: Scalar,
     kernel: type[Compact],

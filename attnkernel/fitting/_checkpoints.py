@@ -117,13 +117,14 @@ class Checkpoints:
         name = f"{self.path.name}-{done:09d}.ckpt"
         about = {"done": done, "of": self.of, "identity": identity}
         write_tree(self.path.with_name(name), {"state": leaves, "history": history}, about)
-        self.keep(2)
+        self.remove_all_but(2)
         self._last_write = time.monotonic()
         self._write_seconds = self._last_write - begun
 
-    def keep(self, number: int) -> None:
+    def remove_all_but(self, number: int) -> None:
         """Removes all files but this number of the newest."""
-        for file in self.files()[:-number]:
+        files = self.files()
+        for file in files[: max(0, len(files) - number)]:
             file.unlink(missing_ok=True)
 
     def _require_same_fit(self, file: Path, about: dict[str, Any], identity: str) -> None:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
@@ -91,29 +90,15 @@ def _scan_steps(
         history = {} if record is None else record(problem.model(state.z))
         return history | {"loss": state.loss.astype(dtype)}
 
+    def evaluate(state: Bfgs) -> Bfgs:
+        found, slope = jax.value_and_grad(problem.loss)(state.trial())
+        return state.update(found, slope, tolerance)
+
     def step(state: Bfgs, _: None) -> tuple[Bfgs, History]:
-        state = jax.lax.cond(
-            state.is_stopped(),
-            lambda state: state,
-            lambda state: _search_step(state, problem, tolerance),
-            state,
-        )
+        state = jax.lax.cond(state.is_stopped(), lambda state: state, evaluate, state)
         return state, recorded(state)
 
-    def all_steps(state: Bfgs) -> tuple[Bfgs, History]:
-        return jax.lax.scan(step, state, None, length=steps)
-
-    def no_step(state: Bfgs) -> tuple[Bfgs, History]:
-        repeat = lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape))  # noqa: E731
-        return state, jax.tree.map(repeat, recorded(state))
-
-    return jax.lax.cond(state.is_stopped(), no_step, all_steps, state)
-
-
-def _search_step(state: Bfgs, problem: Problem, tolerance: float) -> Bfgs:
-    """Returns the state of a search after its trial point is evaluated."""
-    found, slope = jax.value_and_grad(problem.loss)(state.trial())
-    return state.update(found, slope, tolerance)
+    return jax.lax.scan(step, state, None, length=steps)
 
 
 CHUNK_STEPS = 20  # between looks at whether all searches have stopped

@@ -81,7 +81,8 @@ def bands(
     - `derivative`: the order of the derivative along each column of x, such as `(1, 0)`; an integer
       for one column. Their sum is 1 or 2. Default: the mean itself.
     - `component`: of an `AdditiveRegression`, the column, by number or name, whose curve
-      $\hat m_j(x_j)$ gets a band; without correction. `x_new` has all columns. Default: the mean.
+      $\hat m_j(x_j)$ gets a band; it needs `corrected=False`. `x_new` has all columns. Default:
+      the mean.
     - `noise`: the estimate of $\hat\sigma_j^2$, from the residuals of the fit itself. `"local"`
       (default): `noise_variance`. `"rows"`: the squared leave-one-out residual of each row, which
       assumes nothing and needs many neighbours. `"constant"`: one σ² for all labels,
@@ -109,8 +110,9 @@ def bands(
     derivative is NaN where the data do not determine it (rank-deficient design), and its error
     where all its weights are 0, as everywhere with `ak.kernels.Boxcar` and order 0.
 
-    **Raises:** `ValueError` for a fit of another model, or a correction, a derivative or a noise
-    that the model does not have.
+    **Raises:** `ValueError` for a fit of another model; a correction, a derivative, a component or
+    a noise that the model does not have; a simultaneous band without a key, or with fewer draws
+    than its level needs; clusters that are not one for each row, or with a simultaneous band.
 
     **Source:** Calonico, Cattaneo and Farrell, *On the effect of bias estimation on coverage
     accuracy in nonparametric inference* (2018); Chernozhukov, Chetverikov and Kato,

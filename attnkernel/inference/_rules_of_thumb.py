@@ -111,8 +111,8 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Scalar:
        \qquad \hat\theta_{22} = \frac1n \sum_{a' \le x_i \le b'} \hat m''(x_i)^2 $$
 
     It estimates the minimiser of the asymptotic mean integrated squared error for constant noise.
-    One hundredth of the n rows is left out at each end; a and b are the ends of the others, a′ and
-    b′ are a twentieth of b − a inside. The second derivative $\hat m''$ is that of local cubics,
+    One hundredth of the rows is left out at each end. n counts the others, a and b are their ends,
+    a′ and b′ are a twentieth of b − a inside. The second derivative $\hat m''$ is of local cubics,
     whose lengthscale comes from $\theta_{24} = \frac1n \sum_i m''(x_i) m''''(x_i)$ of quartics in
     N blocks of rows. $\hat\sigma^2$ is that of a local linear fit, RSS over $n - 2\nu +
     \tilde\nu$, whose lengthscale comes from $\hat\theta_{22}$ and the quartics. N ≤ 5 minimises
@@ -122,8 +122,8 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Scalar:
 
     **Returns:** ℓ, in the units of x.
 
-    **Raises:** `ValueError` for more than one input or label, fewer than 6 different inputs, or
-    labels without noise or curvature, whose estimates are 0.
+    **Raises:** `ValueError` for more than one input or label, fewer than 6 different inputs among
+    these n rows, or labels without noise or curvature, whose estimates are 0.
 
     R's `KernSmooth::dpill` differs in two ways: it bins inputs on 401 points and truncates the
     kernel at 4ℓ. With `gridsize = 20001` its ℓ equals that of the truncated kernel to 1e-6, and is

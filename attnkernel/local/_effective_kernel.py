@@ -22,10 +22,18 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import wider_dtype
 from ..attention import KernelPriorRule, attend, jit_if_pure, zero_nonfinite_queries
-from ..methods import Method, Standardised, exact_polynomial_sums, map_selected_queries
+from ..methods import (
+    Keys,
+    Method,
+    Queries,
+    Standardised,
+    Values,
+    exact_polynomial_sums,
+    map_selected_queries,
+)
 from ..priors import key_mask_of
 from ._moments import MAX_CHUNK_NUMBERS, method_of_moments
-from ._monomials import Basis, Keys, Polynomial, Queries, Sums, Values, monomials
+from ._monomials import Basis, Polynomial, Sums, monomials
 from ._polynomial import LocalFit
 from ._windows import weights_of_rows
 
@@ -64,7 +72,7 @@ def _sum_by_moments(
     terms = jnp.abs(c_power)[:, :, None] * found.bounds
     error = jax.lax.stop_gradient(jnp.sum(terms, axis=1) * jnp.exp(log_ratio)[:, None])
     of_one = jnp.abs(jax.lax.stop_gradient(sums[:, :1]))
-    if power == 1:  # the weights of a derivative sum to 0: the size of the influence stands in
+    if power == 1:  # the weights may sum to 0: the root of their sum of squares, nearly
         of_one = jnp.abs(jax.lax.stop_gradient(c[:, term : term + 1])) ** 0.5
     total = error[:, 1:] + jnp.abs(values.centre / values.unit)[None, :] * error[:, :1]
     size = jnp.abs(jax.lax.stop_gradient(out)) / values.unit[None, :]

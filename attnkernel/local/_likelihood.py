@@ -31,7 +31,8 @@ from .._core.arrays import wider_dtype
 from .._core.tracing import stop_gradients
 from ..attention import jit_if_pure
 from ..families import Family
-from ._monomials import Basis, Keys, Polynomial, Queries, Values
+from ..methods import Keys, Queries, Values
+from ._monomials import Basis, Polynomial
 from ._polynomial import fit_at_queries
 from ._windows import (
     Expansion,

@@ -19,9 +19,6 @@ from ..attention import Auto, KernelPriorRule
 from ..kernels import periods, shortest_way
 from ..methods import Method
 
-Queries = Float[Array, "queries dim"]
-Keys = Float[Array, "keys dim"]
-Values = Float[Array, "keys dim_v"]
 Sums = Float[Array, "queries dim_v"]
 
 
@@ -33,8 +30,8 @@ def solve_normal_equations(
 ) -> tuple[Float[Array, "*queries terms columns"], Array, Array]:
     """$S^{-1} (b, e_1)$, the condition of S, and whether it is rank-deficient.
 
-    A term whose rounding error exceeds the ridge of a deficient system gets this error added to its
-    diagonal, and S counts as deficient.
+    A term whose rounding error exceeds √eps times its diagonal, which is what the ridge of a
+    deficient system adds, gets this error added to the diagonal, and S counts as deficient.
     """
     terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
     eye, slopes = jnp.eye(terms, dtype=gram.dtype), jnp.arange(terms) > 0

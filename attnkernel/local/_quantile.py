@@ -24,7 +24,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import wider_dtype
 from ..losses import check_losses
-from ._monomials import Keys, Polynomial, Queries, Values
+from ..methods import Keys, Queries, Values
+from ._monomials import Polynomial
 from ._polynomial import fit_at_queries
 from ._windows import Windows, map_windows, solve_positive_definite
 

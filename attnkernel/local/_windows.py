@@ -1,4 +1,4 @@
-r"""The keys as queries see them, a chunk of queries at a time; Newton's method for each query.
+r"""The weights and monomials of keys, a chunk of queries at a time; Newton's method at each query.
 
 $$ \beta \leftarrow \beta + t\, H^{-1} g, \qquad g = \nabla f(\beta), \quad
    H = -\nabla^2 f(\beta) $$
@@ -16,9 +16,10 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.cholesky import cholesky_solver
 from .._core.tracing import is_symbolic
 from ..attention import KernelPriorRule, attention_weights
+from ..methods import Keys, Queries
 from ..priors import AtPositions
 from ._moments import MAX_CHUNK_NUMBERS
-from ._monomials import Basis, Keys, Polynomial, Queries, monomials, solve_normal_equations
+from ._monomials import Basis, Polynomial, monomials, solve_normal_equations
 from ._polynomial import MAX_INVERSE_GRAM
 
 

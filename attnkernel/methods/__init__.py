@@ -1,6 +1,6 @@
 """Methods: how the sum is evaluated. None knows a model, none changes the result."""
 
-from ._base import Method as Method, Task as Task
+from ._base import Keys, Method as Method, Queries, Task as Task, Values
 from ._blockwise import Blockwise as Blockwise
 from ._certified import Standardised, WeightedPowerMeans as WeightedPowerMeans
 from ._dense import Dense as Dense, dense_weights as dense_weights

@@ -16,6 +16,10 @@ from ..rules import Rule
 from ._certified import WeightedPowerMeans
 from ._softmax_state import SoftmaxState
 
+Queries = Float[Array, "queries dim"]
+Keys = Float[Array, "keys dim"]
+Values = Float[Array, "keys dim_v"]
+
 
 class Task(NamedTuple):
     """What is to be summed: the parts of a score, and the sizes and dtype of the arrays.
@@ -83,9 +87,9 @@ class Method(eqx.Module):
 
     def moments(
         self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
+        q: Queries,
+        k: Keys,
+        v: Values,
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,
@@ -102,13 +106,7 @@ class Method(eqx.Module):
 
     @abc.abstractmethod
     def softmax_state(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
+        self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         """The state of all keys, for every query, in the dtype of the inputs."""
 

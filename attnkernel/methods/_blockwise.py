@@ -28,7 +28,7 @@ from ..kernels import Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule
 from . import _blockwise_unmaterialised as unmaterialised
-from ._base import Method, Task, batch_size_within_memory
+from ._base import Keys, Method, Queries, Task, Values, batch_size_within_memory
 from ._blocks import (
     Block,
     Parts,
@@ -105,13 +105,7 @@ class Blockwise(Method):
         return batch_size_within_memory(task) if is_small else 1
 
     def softmax_state(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
+        self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         queries, keys, width = q.shape[0], k.shape[0], v.shape[1]
         task = Task(kernel, prior, rule, queries, keys, q.shape[1], width, v.dtype)
@@ -132,12 +126,7 @@ class Blockwise(Method):
         return state.with_sink(rule.log_sink())
 
     def row_maximum(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
+        self, q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> Float[Array, " queries"]:
         """The highest log-weight of each query, -inf without keys. No rule of sparse weights."""
         if len(q) == 0 or len(k) == 0:
@@ -172,12 +161,7 @@ class Blockwise(Method):
         return block_q, self.block_k or even_block_size(task.keys, keys)
 
     def _state_of_query_blocks(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim_k"],
-        v: Float[Array, "keys dim_v"],
-        kernel: Kernel,
-        rule: Rule,
+        self, q: Queries, k: Float[Array, "keys dim_k"], v: Values, kernel: Kernel, rule: Rule
     ) -> SoftmaxState:
         """Returns the state of all keys, for every query, a block of queries at a time by `Dense`.
 
@@ -222,8 +206,8 @@ def _has_small_blocks(task: Task) -> bool:
 
 @eqx.filter_custom_jvp
 def _sums(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
+    q: Queries,
+    k: Keys,
     values: Float[Array, "keys width"],
     thresholds: Float[Array, "queries few"],
     parts: Parts,
@@ -251,7 +235,7 @@ def _sums(
         bounds = jax.vmap(lambda column: log_weight_upper_bound(row, column, parts))(columns)
         first = jnp.argmax(bounds)  # the nearest keys: later ones then seldom raise the shift
 
-        def at(j: Array) -> Block:
+        def key_block(j: Array) -> Block:
             return jax.tree.map(lambda leaf: leaf[j], columns)
 
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -259,11 +243,11 @@ def _sums(
             needed = any_in_batch(is_block_needed(bounds[j], state[0], negligible))
             if unmaterialised_sizes is not None:
                 skip = lambda _, *state: state  # noqa: E731
-                return jax.lax.cond(needed, add_unmaterialised, skip, at(j), *state)
+                return jax.lax.cond(needed, add_unmaterialised, skip, key_block(j), *state)
             rises = any_in_batch(~(bounds[j] <= jnp.min(state[0]) + headroom))
             branches = [lambda _, *state: state, add, raise_shift_and_add]
             # the block is an operand, so that XLA slices it once and not for each pair
-            return jax.lax.switch(jnp.where(needed, 1 + rises, 0), branches, at(j), *state)
+            return jax.lax.switch(jnp.where(needed, 1 + rises, 0), branches, key_block(j), *state)
 
         def add_unmaterialised(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
             return unmaterialised.add_block(row, column, parts, k.shape[0], shift, sums)
@@ -297,8 +281,8 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array
 
 
 def sums_at_shift(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
+    q: Queries,
+    k: Keys,
     values: Float[Array, "keys width"],
     thresholds: Float[Array, "queries few"],
     parts: Parts,

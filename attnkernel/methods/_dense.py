@@ -10,7 +10,7 @@ from .._core.parameters import described
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule, entmax_threshold
-from ._base import Method, Task, apply_prior, batch_size_within_memory
+from ._base import Keys, Method, Queries, Task, Values, apply_prior, batch_size_within_memory
 from ._softmax_state import SoftmaxState
 
 
@@ -46,13 +46,7 @@ class Dense(Method):
         return batch_size_within_memory(task)
 
     def softmax_state(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
+        self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         log_weights, threshold = _log_weights(q, k, kernel, prior, rule)
         return (
@@ -63,11 +57,7 @@ class Dense(Method):
 
 
 def dense_weights(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    kernel: Kernel,
-    prior: Prior | None,
-    rule: Rule,
+    q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule
 ) -> Float[Array, "queries keys"]:
     """The weights themselves, of sum 1, or less with a sink; 0 where a query sees no key.
 
@@ -89,11 +79,7 @@ def dense_weights(
 
 
 def _log_weights(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    kernel: Kernel,
-    prior: Prior | None,
-    rule: Rule,
+    q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule
 ) -> tuple[Float[Array, "queries keys"], Float[Array, " queries"] | None]:
     """Returns the log-weights before normalisation, and the threshold of each query.
 

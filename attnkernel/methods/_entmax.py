@@ -10,6 +10,7 @@ from ..rules import (
     threshold_sums,
     threshold_tangent,
 )
+from ._base import Keys, Queries
 from ._blocks import (
     Block,
     Parts,
@@ -23,10 +24,7 @@ from ._blocks import (
 
 @eqx.filter_custom_jvp
 def thresholds(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    parts: Parts,
-    sizes: tuple[int, int],
+    q: Queries, k: Keys, parts: Parts, sizes: tuple[int, int]
 ) -> Float[Array, " queries"]:
     """Returns the threshold λ of each query, which makes its entmax weights sum to 1.
 
@@ -52,10 +50,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def row_maxima(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    parts: Parts,
-    sizes: tuple[int, int],
+    q: Queries, k: Keys, parts: Parts, sizes: tuple[int, int]
 ) -> Float[Array, " queries"]:
     """Returns the highest scaled score of each query, log π included; -inf if it sees no key."""
     rows, columns = split_blocks(q, q[:, :0], sizes[0]), split_blocks(k, k[:, :0], sizes[1])
@@ -73,11 +68,7 @@ def row_maxima(
 
 
 def _sums(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    threshold: Float[Array, " queries"],
-    parts: Parts,
-    sizes: tuple[int, int],
+    q: Queries, k: Keys, threshold: Float[Array, " queries"], parts: Parts, sizes: tuple[int, int]
 ) -> MassAndSlope:
     """Returns S(λ) and −dS/dλ of each query, where S is the sum of its entmax weights.
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from .._core.mesh_axes import vary_alike
 from .._core.tracing import any_in_batch
 from ..priors import Mask, PositionBlock, key_mask_of
+from ._base import Keys, Queries, Values
 from ._blocks import Parts
 from ._blockwise import Blockwise
 from ._softmax_state import SoftmaxState
@@ -39,11 +40,7 @@ class _ReorderedMask(Mask):
 
 
 def recompute_exactly(
-    wanted: Bool[Array, " queries"],
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    v: Float[Array, "keys dim_v"],
-    parts: Parts,
+    wanted: Bool[Array, " queries"], q: Queries, k: Keys, v: Values, parts: Parts
 ) -> SoftmaxState:
     """Returns the softmax state of the queries where `wanted` is true, summed by `Blockwise`.
 
@@ -63,8 +60,8 @@ def map_selected_queries(
     shapes: tuple[tuple[int, ...], ...],
     wanted: Bool[Array, " queries"],
     of_queries: tuple[Array, ...],
-    k: Float[Array, "keys dim"],
-    v: Float[Array, "keys dim_v"],
+    k: Keys,
+    v: Values,
     parts: Parts,
 ) -> Arrays:
     """Returns `function(*of_queries, k, v, parts)` of the queries where `wanted` is true.
@@ -81,13 +78,13 @@ def map_selected_queries(
     allowed = jnp.ones(len(k), bool) if mask.allowed is None else mask.allowed
     queries, steps = len(q), math.isqrt(-(-len(q) // CHUNK_QUERIES) - 1) + 1
 
-    def none(shape: tuple[int, ...]) -> Arrays:
+    def zeros(shape: tuple[int, ...]) -> Arrays:
         nothing = tuple(jnp.zeros((*shape, *rest), v.dtype) for rest in shapes)
         return vary_alike(nothing, wanted, of_queries, k, v, parts)
 
-    def some() -> Arrays:
-        columns, order = _order_by_first_coordinate(k), _order_by_first_coordinate(q)
-        order = _move_to_front(wanted[order], order)
+    def of_wanted() -> Arrays:
+        columns, order = (jnp.argsort(jax.lax.stop_gradient(points[:, 0])) for points in (k, q))
+        order = order[jnp.argsort(~wanted[order], stable=True)]
         order = jnp.pad(order, (0, steps**2 * CHUNK_QUERIES - queries), constant_values=queries)
         keys, values = k[columns], v[columns]
 
@@ -97,39 +94,19 @@ def map_selected_queries(
             return function(*rows, keys, values, (kernel, seen, rule))
 
         # two nested loops of √n steps: passing over a step costs as much as reading all keys
-        of_parts = functools.partial(_map_while_remaining, of_rows, none)
+        of_parts = functools.partial(_map_while_remaining, of_rows, zeros)
         found = _map_while_remaining(
-            of_parts, none, jnp.sum(wanted), order.reshape(steps, steps, CHUNK_QUERIES)
+            of_parts, zeros, jnp.sum(wanted), order.reshape(steps, steps, CHUNK_QUERIES)
         )
         return jax.tree.map(
             lambda whole, part: whole.at[order].set(
                 part.reshape(len(order), *whole.shape[1:]), mode="drop"
             ),
-            none((queries,)),
+            zeros((queries,)),
             found,
         )
 
-    return jax.lax.cond(any_in_batch(jnp.any(wanted)), some, lambda: none((queries,)))
-
-
-def _order_by_first_coordinate(points: Float[Array, "n dim"]) -> Int[Array, " n"]:
-    """Returns the permutation that sorts the points by their first coordinate.
-
-    Points that are sorted already, as the rows of a fit are, are not sorted again.
-    """
-    first = jax.lax.stop_gradient(points[:, 0])
-    return jax.lax.cond(
-        any_in_batch(jnp.any(first[1:] < first[:-1])),
-        jnp.argsort,
-        lambda x: jnp.arange(len(x)),
-        first,
-    )
-
-
-def _move_to_front(wanted: Bool[Array, " n"], numbers: Int[Array, " n"]) -> Int[Array, " n"]:
-    """Returns `numbers`, the entries where `wanted` is true first, each group in its old order."""
-    place = jnp.where(wanted, jnp.cumsum(wanted), jnp.sum(wanted) + jnp.cumsum(~wanted)) - 1
-    return jnp.zeros_like(numbers).at[place].set(numbers, unique_indices=True)
+    return jax.lax.cond(any_in_batch(jnp.any(wanted)), of_wanted, lambda: zeros((queries,)))
 
 
 def _map_while_remaining(

@@ -19,7 +19,15 @@ from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
-from ._base import Method, Task, mask_unsupported_reason, softmax_state_in_float64
+from ._base import (
+    Keys,
+    Method,
+    Queries,
+    Task,
+    Values,
+    mask_unsupported_reason,
+    softmax_state_in_float64,
+)
 from ._blocks import Parts
 from ._blockwise import Blockwise
 from ._certified import Standardised, WeightedPowerMeans
@@ -96,13 +104,7 @@ class Fourier(Method):
         return None
 
     def softmax_state(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
+        self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         if q.shape[0] == 0 or k.shape[0] == 0:
             return Blockwise().softmax_state(q, k, v, kernel, prior, rule)
@@ -120,9 +122,9 @@ class Fourier(Method):
 
     def moments(
         self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
+        q: Queries,
+        k: Keys,
+        v: Values,
         kernel: Kernel,
         prior: Prior | None,
         rule: Rule,

@@ -1,6 +1,5 @@
 """Sums in half precision by the kernels of accelerators, which keep no weight in memory."""
 
-import inspect
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +17,7 @@ from .._core.validation import require_bool, require_choice
 from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped
 from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
-from ._base import Method, Task, mask_unsupported_reason
+from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._blocks import jvp_with_constants
 from ._blockwise import Blockwise, sums_at_shift
 from ._half_precision import (
@@ -110,8 +109,6 @@ class Fused(Method):
                 f"dtype=jnp.bfloat16 where the loss of digits is known to be harmless"
             )
         is_cudnn = platform == "cuda"
-        if is_cudnn and not _has_log_mass_of_cudnn():
-            return "this version of JAX returns no log-mass of cuDNN: use ak.methods.Blockwise()"
         capped = not is_cudnn and is_capped(task.kernel)
         if type(task.kernel) not in (Gaussian, DotProduct) and not capped:
             more = "" if is_cudnn else ", and SoftCapped(DotProduct(), ak.fixed(c))"
@@ -142,13 +139,7 @@ class Fused(Method):
         return jnp.dtype(task.input_dtype) if self.dtype is None else self.dtype
 
     def softmax_state(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
+        self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         assert isinstance(rule, Softmax)  # as unsupported_reason says
         if len(q) == 0 or len(k) == 0:
@@ -169,11 +160,6 @@ def is_capped(kernel: Kernel) -> bool:
     return isinstance(kernel.cap_parameter, Constant)
 
 
-def _has_log_mass_of_cudnn() -> bool:
-    """Whether JAX returns the log-sum-exp of cuDNN's attention: versions up to 0.8.0 do not."""
-    return "return_residual" in inspect.signature(jax.nn.dot_product_attention).parameters
-
-
 def _resolved_platform(named: str | None) -> str:
     """Returns the platform `named`, or JAX's default if None; "gpu" becomes "cuda"."""
     found = jax.default_backend() if named is None else named
@@ -182,11 +168,7 @@ def _resolved_platform(named: str | None) -> str:
 
 @eqx.filter_custom_jvp
 def _sums_on_tpu(
-    q: Float[Array, "queries dim"],
-    k: Float[Array, "keys dim"],
-    values: Float[Array, "keys width"],
-    parts: Any,
-    method: Fused,
+    q: Queries, k: Keys, values: Float[Array, "keys width"], parts: Any, method: Fused
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
     """Returns L = log Z and Σ exp(s − L) v of each query; both are 0 if it sees no key.
 

@@ -18,7 +18,7 @@ from .._core.validation import require_instance
 from ..kernels import DotProduct, Features, FiniteRank, Gaussian, Kernel, RandomFeatures, in_units
 from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
-from ._base import Method, Task, mask_unsupported_reason
+from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._softmax_state import SoftmaxState, finite_shift
 
 
@@ -97,13 +97,7 @@ class Linear(Method):
         return None
 
     def softmax_state(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
+        self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         of_queries, of_keys = self.both(q, k, kernel, rule)
         values = jnp.concatenate([v, jnp.ones((v.shape[0], 1), v.dtype)], axis=1)
@@ -120,13 +114,7 @@ class Linear(Method):
             softmax = _read_state(_add_keys(state, of_keys, values), of_queries)
         return softmax.with_sink(rule.log_sink())
 
-    def both(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        kernel: Kernel,
-        rule: Rule,
-    ) -> tuple[Features, Features]:
+    def both(self, q: Queries, k: Keys, kernel: Kernel, rule: Rule) -> tuple[Features, Features]:
         """Features of queries and of keys."""
         if isinstance(kernel, FiniteRank):
             return kernel.features(q), kernel.features(k)

@@ -12,14 +12,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.validation import require_bool
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
-from ._base import Method, Task
+from ._base import Keys, Method, Queries, Task, Values
 from ._blockwise import Blockwise
 from ._device_sums import prior_of_device, sum_replicated, sum_ring
 from ._softmax_state import SoftmaxState
@@ -125,13 +125,7 @@ class Sharded(Method):
         return task._replace(prior=prior, rule=task.rule.without_sink(), queries=queries, keys=keys)
 
     def softmax_state(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
+        self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         queries, keys = len(q), len(k)
         if queries == 0 or keys == 0:

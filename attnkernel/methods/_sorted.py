@@ -23,7 +23,7 @@ from ..kernels import (
 )
 from ..priors import KeyMask, Prior, key_mask_of
 from ..rules import Rule, Softmax
-from ._base import Method, Task, mask_unsupported_reason
+from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._softmax_state import SoftmaxState
 from ._sorted_sums import Line, bisect_first_false, compact_sums, laplace_sums
 
@@ -77,13 +77,7 @@ class Sorted(Method):
         return None
 
     def softmax_state(
-        self,
-        q: Float[Array, "queries dim"],
-        k: Float[Array, "keys dim"],
-        v: Float[Array, "keys dim_v"],
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
+        self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         mask = key_mask_of(prior)
         assert isinstance(kernel, Radial)
@@ -97,7 +91,7 @@ class Sorted(Method):
 def _sort_and_sum(
     q: Float[Array, "queries 1"],
     k: Float[Array, "keys 1"],
-    v: Float[Array, "keys dim_v"],
+    v: Values,
     kernel: Radial,
     mask: KeyMask,
     rule: Softmax,

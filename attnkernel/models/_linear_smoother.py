@@ -48,7 +48,7 @@ class Estimate(eqx.Module):
 
     - `value`: $\hat f(x)$, in the shape of the labels: (m,) or (m, out).
     - `support`: a `DataSupport`.
-    - `weights`: $L_j(x)$, shape (m, n); 0 where no label has weight.
+    - `weights`: $L_j(x)$, shape (m, n); 0 where no label has weight, NaN there in a derivative.
     - `variance_of(variance)`: $\sum_j L_j(x)^2 \sigma_j^2$ of independent labels.
     - `leverage`: $L_{ii}$, shape (n,), and `loo_residuals`: $y_i - \hat f_{-i}(x_i)$, in the shape
       of the labels; of an estimate at the rows themselves (`x_new=None`) alone. `loo_support`: the
@@ -77,7 +77,7 @@ class Estimate(eqx.Module):
 
     @property
     def leverage(self) -> Float[Array, " n"]:
-        """$L_{ii}$ of each row, without a unit."""
+        """$L_{ii}$ of each row; it has no unit."""
         return jnp.diagonal(self.weights)
 
     def variance_of(self, variance: ArrayLike) -> Predictions:
@@ -123,7 +123,7 @@ class LinearSmoother(Smoother):
 
     L depends on inputs, parameters and weights of rows, and not on the labels. Criteria (`ak.GCV`,
     `ak.AICc`), `ak.bands`, `ak.conformal`, `ak.summarise` and the other functions of inference ask
-    a model for the methods below and for nothing else. Each has a default, which predicts the
+    a model for the methods below. Each has a default, which predicts the
     columns of the identity in O(n²) memory; override those for which there is a formula. Those of
     `ak.models.Smoother` are inherited.
 
@@ -148,7 +148,7 @@ class LinearSmoother(Smoother):
 
     @property
     def has_nonnegative_weights(self) -> bool:
-        """Whether no $L_j(x)$ is negative, so that a fit is a distribution over labels."""
+        """Whether no $L_j(x)$ is negative, so that a fit is a weighted mean of the labels."""
         return False
 
     def estimate(
@@ -179,7 +179,8 @@ class LinearSmoother(Smoother):
     def derivative(self, derivative: int | Sequence[int]) -> Any:
         """The derivative of the regression, as `Derivative` is that of a `KernelRegression`.
 
-        None, the default: the model has none, and `ak.bands` refuses `derivative=`.
+        None, the default: the model has none, and `ak.bands` refuses `derivative=`. Others have the
+        methods `estimate` and `check_columns`.
 
         **Arguments:** `derivative`: its order along each column of x.
         """

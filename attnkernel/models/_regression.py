@@ -97,7 +97,8 @@ class KernelRegression(LocalRegression, LinearSmoother):
     ) -> tuple[Float[Array, "m out"], LocalFit]:
         """Fits at queries, of checked arrays, 0 where no label has weight, and their polynomials.
 
-        The polynomials of many labels have no coefficients.
+        Of `MIN_LABELS_BY_WEIGHTS` columns of labels or more, these have no coefficients: the labels
+        are summed by their weights.
         """
         if self.order == 0 or v.shape[1] < MIN_LABELS_BY_WEIGHTS:
             local = self.polynomials(q, k, v, prior)

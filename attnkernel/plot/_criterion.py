@@ -6,7 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
-from .._core.validation import require_choice, require_instance, require_positive
+from .._core.validation import require_choice, require_instance
 from ..fitting import Fit
 from ..kernels import CONVENTIONS, convert_lengthscale
 from ..losses import squared_error
@@ -49,13 +49,6 @@ def criterion(
     """
     require_instance("result", result, Fit, "ak.fit(...)")
     require_choice("convention", convention, CONVENTIONS)
-    if objective is not None:
-        require_instance("objective", objective, Objective, "ak.LeaveOneOut()")
-    if lengthscales is not None:
-        require_positive("lengthscales", lengthscales)
-        if np.ndim(lengthscales) != 1:
-            raise ValueError(f"lengthscales must have shape (grid,); got {np.shape(lengthscales)}.")
-    ax = axes(ax)
     if np.ndim(result.model.kernel.lengthscale) != 0:
         raise ValueError("A criterion is drawn over one lengthscale; this model has several.")
     own = not result.objective.is_stochastic
@@ -68,6 +61,7 @@ def criterion(
         lower, upper = (side.kernel.lengthscale for side in result.model.search_box(result.x))
         lengthscales = np.geomspace(float(lower), float(upper), 200)
     values = profile(result.model, result.x, result.y, lengthscales, objective=objective)
+    ax = axes(ax)
 
     def in_convention(lengthscale: ArrayLike) -> np.ndarray:
         return np.asarray(convert_lengthscale(lengthscale, target=convention))

@@ -29,7 +29,7 @@ UNLINKED = re.compile(
     "Literal|Fixed|Matrix|Mesh|Number|PRNGKeyArray|Path|PathLike|PyTree|Sequence|"
     "ShapeDtypeStruct|ndarray|"
     "BatchOfKeys|BatchOfQueries|CachedRows|Inputs|Keys|OfKeys|Queries|Scores|"
-    "Labels|NewInputs|Predictions|RowWeights|Scalar|"
+    "Labels|NewInputs|Predictions|RowWeights|Scalar|Values|"
     "Callback|History|InfluenceSums|Kept|LocalFit|Numbers|OfHeads|OnEmpty|ProcessHeads|Projection|"
     "Precision|QueryFrame|Rows|ScoreOfPair|Tree"
 )

@@ -292,7 +292,7 @@ class Run(Monitor):
                 for path in written
             }
             for name in {path.name[:-15] for path in self.directory.glob("checkpoints/*.ckpt")}:
-                self.checkpoints(name).keep(1)
+                self.checkpoints(name).remove_all_but(1)
         spent = {**self._timings, "total": time.time() - self._started}
         earlier = self._meta.get("seconds")  # of the parts of a resumed run that ended
         for name, value in (earlier if isinstance(earlier, dict) else {}).items():
