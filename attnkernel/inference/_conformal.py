@@ -53,7 +53,7 @@ def conformal(
       fitted again, and the other half gives the residuals; the coverage is at least the level for
       any n.
     - `local`: whether the width follows the noise: ŝ² is `noise_variance`, for a row without its
-      own residual. It needs a smoother with a `variance_smoother`, such as `KernelRegression`. With
+      own residual. It needs a model with `variance_smoothers`, such as `KernelRegression`. With
       weights of rows, intervals are for a new label of weight 1. Default: one width, ŝ = 1.
     - `key`: a PRNG key, of the split.
 

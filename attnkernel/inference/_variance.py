@@ -1,6 +1,7 @@
 """The variance of the noise from the residuals of a fit: constant, local in x, or of each row."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import equinox as eqx
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import Scalar, inverse_or_zero
+from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import as_pandas
 from .._core.rows import Labels, NewInputs, Predictions, Rows, cut_rows
 from .._core.validation import require_choice
@@ -29,9 +30,10 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
        {\sum_j K_j(x)\, (1 - 2 L_{jj} + w_j \sum_l L_{jl}^2 / w_l)}, \qquad r = y - L y $$
 
     The denominator is the expectation of $w_j r_j^2$ where the variance of $y_j$ is $1 / w_j$, of
-    the weights of the fit (1 without any), and the fit has no bias. $K_j$ is the kernel of the fit
-    with its lengthscale times 2, 4, ... or 64, times $w_j$: the factor with the highest normal
-    likelihood of the left-out residuals. Where no label has weight, $K_j = 1$.
+    the weights of the fit (1 without any), and the fit has no bias. $K_j$ is $w_j$ times a kernel
+    like that of the fit: with its lengthscale times 2, 4, ... or 64, or with one of eight from the
+    spacing of the inputs to their range, whatever that of the mean. It is the one with the highest
+    normal likelihood of the left-out residuals. Where no label has weight, $K_j = 1$.
 
     **Returns:** shape (m,) or (m, out), in squared units of y, of a label of weight 1; of a frame
     of pandas a `Series` or a `DataFrame` with its index and the names of the labels.
@@ -60,16 +62,16 @@ def _noise_variance(model: LinearSmoother, at: NewInputs, rows: Rows) -> Predict
 class RowVariance(eqx.Module):
     """The variance of each label, as a function of the labels at the inputs of a fit.
 
-    Only the rescaling factor depends on the labels of the fit, so that simulated labels can be
-    given as well.
+    Only the choice of the smoother depends on the labels of the fit, so that simulated labels can
+    be given as well.
     """
 
     model: LinearSmoother
     rows: Rows
     weights: Float[Array, " n"]  # of variances σ²(x) / w
     expected: Float[Array, " n"]  # of the weighted squared residual, where σ is 1
-    factor: Scalar
     leverage: Float[Array, " n"]
+    smoother: Any  # of the variance; None unless the noise is local
     noise: Noise = eqx.field(static=True)
 
     @classmethod
@@ -83,22 +85,18 @@ class RowVariance(eqx.Module):
         least = jnp.finfo(leverage.dtype).eps ** 0.5
         expected = jnp.maximum(1.0 - 2.0 * leverage + norms, least)
         expected = jnp.where(weights > 0, expected, 0.0)
-        rescaling_factors = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # of the lengthscale of the fit
-        factors = jnp.asarray(rescaling_factors, leverage.dtype)
-        parts = (model, rows, weights, expected, factors[0], leverage)
-        rule = cls(*parts, cast(Noise, noise))
+        rule = cls(model, rows, weights, expected, leverage, None, cast(Noise, noise))
         if rule.is_of_rows:
             return rule, rule.squares(rows.labels)
         squares = rule.weighted_squares(rows.labels - fitted)
         if noise == "constant":
             return rule, squares
-        if model.variance_smoother(1.0) is None:
+        if not (smoothers := model.variance_smoothers(rows)):
             raise ValueError(
-                f'noise="local" averages squared residuals with the variance_smoother of a model, '
-                f'and {type(model).__name__} has none: pass noise="constant" or noise="rows".'
+                f'noise="local" averages squared residuals with one of the variance_smoothers of a '
+                f'model; {type(model).__name__} has none: pass noise="constant" or noise="rows".'
             )
-        best = _max_likelihood_factor(rule, factors, squares)
-        return eqx.tree_at(lambda rule: rule.factor, rule, best), squares
+        return rule.with_likeliest(smoothers, squares), squares
 
     def squares(self, y: Labels) -> Float[Array, "n out"]:
         """Squared residuals times the weights; where the noise is of rows, the `errors` squared."""
@@ -146,36 +144,38 @@ class RowVariance(eqx.Module):
 
         `prior`: masks rows from the average, such as each row from its own.
         """
-        smoother = self.model.variance_smoother(self.factor)
-        assert smoother is not None
         both = jnp.concatenate([squares, self.expected[:, None]], axis=1)
-        means = smoother(x_new, self.rows.x, both, prior=prior, **self.rows.kwargs)
+        means = self.smoother(x_new, self.rows.x, both, prior=prior, **self.rows.kwargs)
         total, count = jnp.sum(squares, axis=0, keepdims=True), jnp.sum(self.weights > 0)
         floor = jnp.finfo(squares.dtype).eps * total / count.astype(squares.dtype)
         local, overall = means[:, :-1] / means[:, -1:], total / jnp.sum(self.expected)
         return jnp.maximum(jnp.where(jnp.isnan(local), overall, local), floor)
 
+    def with_likeliest(
+        self, smoothers: Sequence[LinearSmoother], squares: Float[Array, "n out"]
+    ) -> "RowVariance":
+        """Returns the rule with the smoother of the highest normal likelihood of the residuals.
+
+        Each residual is scored with the variance estimated from all other rows.
+        """
+        has_weight = (self.weights > 0)[:, None]
+        scaled = squares / jnp.where(has_weight, self.expected[:, None], 1.0)
+        moving, fixed = zip(*(eqx.partition(s, eqx.is_array) for s in smoothers), strict=True)
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moving)
+
+        def with_smoother(moving: Any) -> RowVariance:
+            return dataclasses.replace(self, smoother=eqx.combine(moving, fixed[0]))
+
+        def deviance(moving: Any) -> Array:
+            others = with_smoother(moving).at(self.rows.x, squares, ExcludeSelf())
+            return jnp.mean(jnp.log(others) + scaled / others, where=has_weight)
+
+        best = jnp.argmin(jax.lax.map(deviance, stacked))
+        return with_smoother(jax.tree.map(lambda leaf: leaf[best], stacked))
+
     def _estimate(self, y: Labels) -> Estimate:
         """Returns the estimate of the fit at its inputs, of other labels."""
         return self.model.estimate(None, self.rows.with_labels(y))
-
-
-def _max_likelihood_factor(
-    rule: RowVariance, factors: Float[Array, " factors"], squares: Float[Array, "n out"]
-) -> Scalar:
-    """Returns the lengthscale factor with the highest normal likelihood of the residuals.
-
-    Each residual is scored with the variance estimated from all other rows.
-    """
-    has_weight = (rule.weights > 0)[:, None]
-    scaled = squares / jnp.where(has_weight, rule.expected[:, None], 1.0)
-
-    def deviance(factor: Array) -> Array:
-        moved = eqx.tree_at(lambda rule: rule.factor, rule, factor)
-        others = moved.at(rule.rows.x, squares, ExcludeSelf())
-        return jnp.mean(jnp.log(others) + scaled / others, where=has_weight)
-
-    return factors[jnp.argmin(jax.lax.map(deviance, factors))]
 
 
 class RowDiagnostics(NamedTuple):

@@ -107,9 +107,9 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
             out = self.model.filled(out, local.empty, q, rows, whole)
         return ReducedEstimate(self, rows, rows.shaped(out), support_of(local), q, whole)
 
-    def variance_smoother(self, factor: ArrayLike) -> KernelRegression:
-        """The regression of order 0 with `factor` times the lengthscale of the model."""
-        return self.model.variance_smoother(factor)
+    def variance_smoothers(self, rows: Rows) -> list[KernelRegression]:
+        """Those of the model."""
+        return self.model.variance_smoothers(rows)
 
     def _fitted(
         self, q: NewInputs, rows: Rows, prior: Prior | None, wants_slopes: bool

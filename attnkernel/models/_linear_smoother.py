@@ -195,15 +195,13 @@ class LinearSmoother(Smoother):
         """
         return None
 
-    def variance_smoother(self, factor: ArrayLike) -> "LinearSmoother | None":
-        """The local mean by which `ak.noise_variance` averages squared residuals.
+    def variance_smoothers(self, rows: Rows) -> "Sequence[LinearSmoother]":
+        """The local means, one of which `ak.noise_variance` chooses for squared residuals.
 
-        Its weights are non-negative and sum to 1; its predictions are NaN where no label has
-        weight. None, the default: the model has no such mean, and `ak.bands` needs another `noise`.
-
-        **Arguments:** `factor`: its lengthscale over that of this one.
+        They differ in numbers alone. Their weights are non-negative and sum to 1; predictions are
+        NaN where no label has weight. None of them, the default: `ak.bands` needs another `noise`.
         """
-        return None
+        return ()
 
 
 class DenseEstimate(WeightsEstimate):

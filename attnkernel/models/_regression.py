@@ -11,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -138,14 +139,33 @@ class KernelRegression(LocalRegression, LinearSmoother):
         """The derivative of this order along each column of x."""
         return Derivative(self, derivative)
 
-    def variance_smoother(self, factor: ArrayLike) -> "KernelRegression":
-        """The regression of order 0 with `factor` times the lengthscale."""
-        return KernelRegression(rescaled(self.kernel, factor), rule=self.rule)
+    def variance_smoothers(self, rows: Rows) -> "list[KernelRegression]":
+        """Regressions of order 0: with 2, 4, ... 64 times the lengthscale, and eight others between
+        the ends of the search box, from the spacing of the inputs on.
+
+        The last ones do not depend on the lengthscale of the mean, which may be much longer.
+        """
+        lower, upper = self.kernel.search_box(rows.x, rows.weights)
+        found = [rescaled(self.kernel, factor) for factor in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)]
+        for share in np.linspace(0.2, 0.8, 8).tolist():
+            between = functools.partial(_interpolate_bounds, share)
+            found.append(rescaled(jax.tree.map(between, self.kernel, lower, upper), 1.0))
+        return [KernelRegression(kernel, rule=self.rule) for kernel in found]
 
     @property
     def can_pad_rows(self) -> bool:
         """Whether the kernel is pairwise, and the method one that takes any mask."""
         return super().can_pad_rows and isinstance(self.method, Auto | Dense | Blockwise)
+
+
+def _interpolate_bounds(share: float, own: Any, lower: Any, upper: Any) -> Any:
+    """Returns a leaf at this share of the way from its lower to its upper bound; its own value
+    where it has none."""
+    if not eqx.is_inexact_array(own):
+        return own
+    is_bounded = jnp.isfinite(lower) & jnp.isfinite(upper)
+    low, high = (jnp.where(is_bounded, end, 0.0) for end in (lower, upper))
+    return jnp.where(is_bounded, (1.0 - share) * low + share * high, own)
 
 
 class PolynomialEstimate(Estimate):

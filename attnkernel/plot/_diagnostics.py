@@ -38,7 +38,7 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
 
     in units of y, with $\hat\sigma^2$ of `ak.noise_variance`: for one column two curves, for
     several a pair of dashes at each row. $\hat\sigma$ is drawn for smoothers with a
-    `variance_smoother`, such as `KernelRegression`.
+    `variance_smoothers`, such as `KernelRegression`.
 
     ```python
     >>> data = ak.data.load("faithful")
@@ -60,7 +60,7 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
     points(across, np.asarray(result.y) - fitted, ax=ax, label="residuals")
     ax.axhline(0.0, color=ink(), linewidth=0.8, zorder=0)
     model = result.model
-    if isinstance(model, LinearSmoother) and model.variance_smoother(1.0) is not None:
+    if isinstance(model, LinearSmoother) and model.variance_smoothers(result.rows):
         at = grid(result.x)[:, None] if one else result.x
         sd = np.sqrt(np.asarray(noise_variance(result, at)))
         style: dict[str, Any] = {"color": ORANGE, "linestyle": "--"}

@@ -58,16 +58,19 @@ def local_variances(at, order, y=Y):
     residuals, expected = residuals_and_expectations(order, y)
     squares = WEIGHTS * residuals**2
 
-    def ratio(at, factor, seen=1.0):
-        kernel = np.exp(-0.5 * ((at[:, None] - X) / (factor * LENGTHSCALE)) ** 2) * WEIGHTS * seen
+    def ratio(at, lengthscale, seen=1.0):
+        kernel = np.exp(-0.5 * ((at[:, None] - X) / lengthscale) ** 2) * WEIGHTS * seen
         return kernel @ squares / (kernel @ expected)
 
-    factors, others = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0), 1 - np.eye(N)
-    variances = [ratio(X, factor, others) for factor in factors]
+    gaps, others = np.diff(np.sort(X)), 1 - np.eye(N)
+    shortest, longest = 0.5 * min(np.mean(gaps), np.median(gaps)), 10 * np.ptp(X)
+    between = shortest * (longest / shortest) ** np.linspace(0.2, 0.8, 8)
+    lengthscales = np.append(LENGTHSCALE * 2.0 ** np.arange(1, 7), between)
+    variances = [ratio(X, lengthscale, others) for lengthscale in lengthscales]
     deviances = [np.mean(np.log(each) + squares / expected / each) for each in variances]
     best = int(np.argmin(deviances))
     assert np.diff(np.sort(deviances))[0] > 1e-6  # no near tie
-    return ratio(at, factors[best]), variances[best], factors[best]
+    return ratio(at, lengthscales[best]), variances[best], lengthscales[best]
 
 
 def average(order):
@@ -239,12 +242,23 @@ def test_functions_of_weighted_rows(x64, programs, name):
 
 def test_the_noise_is_averaged_as_far_as_it_is_constant(x64):
     """A row is compared with the variance from all others."""
-    factors = []
+    lengthscales = []
     for y in (Y, np.sin(6 * X) + NOISE):
-        expected, _, factor = local_variances(AT, 1, y)
+        expected, _, lengthscale = local_variances(AT, 1, y)
         close(ak.noise_variance(fitted(1, y=y), AT), expected)
-        factors.append(factor)
-    assert factors[0] < factors[1] == 64
+        lengthscales.append(lengthscale)
+    assert lengthscales[0] < np.ptp(X) < lengthscales[1]
+
+
+def test_the_noise_is_local_where_the_mean_is_a_line(x64):
+    """Its lengthscale is twenty times as long as the range of the inputs."""
+    x = np.linspace(-1.0, 1.0, 300)
+    sd = np.where(x < 0, 10.0, 1.0)
+    y = x + sd * np.random.default_rng(0).normal(size=300)
+    model = ak.KernelRegression(ak.Gaussian(40.0), order=1)
+    fit = known_fit(model, x, y, np.ones(300), ak.LeaveOneOut)
+    found = np.sqrt(ak.noise_variance(fit, np.array([-0.9, 0.9])))
+    np.testing.assert_allclose(found, [10.0, 1.0], rtol=0.15)
 
 
 def split_by_definition(found, fit, at, level, key):
