@@ -91,7 +91,11 @@ class Basis(NamedTuple):
         terms, products = (exponents(len(columns), degree) for degree in (order, 2 * order))
         at = jax.lax.stop_gradient(k[..., list(columns)])
         axes = tuple(range(k.ndim - 1))
-        half = 0.5 * jnp.max(at, axis=axes) - 0.5 * jnp.min(at, axis=axes)
+        high, low = (
+            jnp.max(at, axis=axes, initial=-jnp.inf),
+            jnp.min(at, axis=axes, initial=jnp.inf),
+        )
+        half = 0.5 * high - 0.5 * low
         half = jnp.where(half > 0, half, 1.0)
         power = jax.lax.reduce_precision(half, jnp.finfo(half.dtype).nexp, mantissa_bits=0)
         return cls(columns, power, terms, products, [lengths.get(c) for c in columns])

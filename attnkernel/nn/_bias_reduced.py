@@ -17,7 +17,7 @@ from ..attention import PerHead
 from ..priors import Prior
 from ._cache import KVCache
 from ._cached_layer import CachedLayer, NewRows
-from ._inputs import Heads, as_sequence, multiply_priors
+from ._inputs import Heads, as_sequence, multiply_priors, split_heads
 from ._multihead import MultiheadAttention
 
 
@@ -126,4 +126,4 @@ class BiasReducedAttention(CachedLayer):
     def _smooth(self, q: Heads, k: Heads, values: Heads, prior: Any) -> Heads:
         """Returns A z of each head, for the rows z of `values`."""
         smoothed, _ = self.attention._attend(q, k, values, prior)
-        return smoothed.reshape(*q.shape[:2], -1).astype(values.dtype)
+        return split_heads(smoothed, q.shape[1]).astype(values.dtype)

@@ -1,6 +1,7 @@
 """Arguments of attention layers: sequences, positions, masks, sizes of heads."""
 
 import functools
+import math
 import operator
 from typing import Any
 
@@ -93,6 +94,16 @@ def as_positions(name: str, given: Any, rows: int, axes: int = 1) -> Int[Array, 
         got = None if array is None else array.shape
         raise ValueError(f"{name} must have one number per {each}, shape {shape}; got {got}.")
     return array
+
+
+def split_heads(rows: Array, heads: int) -> Heads:
+    """Returns the part of each head of rows, also of none."""
+    return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
+
+
+def join_heads(heads: Float[Array, "_rows *_heads"]) -> Float[Array, "_rows _width"]:
+    """Returns the parts of all heads side by side, also of no rows."""
+    return heads.reshape(heads.shape[0], math.prod(heads.shape[1:]))
 
 
 def mask_as_prior(

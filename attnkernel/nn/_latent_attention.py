@@ -22,11 +22,13 @@ from ._cached_layer import HeadsLayer, NewRows
 from ._inputs import (
     as_positions,
     as_sequence,
+    join_heads,
     mask_as_prior,
     multiply_priors,
     require_attention_parts,
     require_bools,
     size_or,
+    split_heads,
 )
 from ._rotary import Rotary, require_rotary
 
@@ -172,7 +174,7 @@ class LatentAttention(HeadsLayer):
         latents, rotated = self._latents(x, at)
 
         def project(linear: eqx.nn.Linear) -> Array:
-            return jax.vmap(linear)(latents).reshape(rows, self.num_heads, -1).swapaxes(0, 1)
+            return split_heads(jax.vmap(linear)(latents), self.num_heads).swapaxes(0, 1)
 
         shared = jnp.broadcast_to(rotated, (self.num_heads, *rotated.shape))
         k = jnp.concatenate([project(self.key_proj), shared], axis=-1)
@@ -216,7 +218,7 @@ class LatentAttention(HeadsLayer):
     def _queries(self, x: Array, positions: Array) -> Float[Array, "heads _rows _size"]:
         """Returns the queries of heads, their last numbers rotated."""
         latents = _project_and_norm(x, self.query_latent_proj, self.query_latent_norm)
-        q = jax.vmap(self.query_proj)(latents).reshape(len(x), self.num_heads, -1).swapaxes(0, 1)
+        q = split_heads(jax.vmap(self.query_proj)(latents), self.num_heads).swapaxes(0, 1)
         if not self.rotary_size:
             return q
         plain, turned = q[..., : self.qk_size], q[..., self.qk_size :]
@@ -224,7 +226,7 @@ class LatentAttention(HeadsLayer):
 
     def _output(self, heads: Float[Array, "heads rows vo_size"]) -> Array:
         """Returns the output of the values that heads attend to."""
-        return jax.vmap(self.output_proj)(heads.swapaxes(0, 1).reshape(heads.shape[1], -1))
+        return jax.vmap(self.output_proj)(join_heads(heads.swapaxes(0, 1)))
 
 
 def _project_and_norm(

@@ -25,12 +25,14 @@ from ._inputs import (
     Heads,
     as_positions,
     as_sequence,
+    join_heads,
     mask_as_prior,
     multiply_priors,
     require_attention_parts,
     require_biases,
     require_bools,
     size_or,
+    split_heads,
 )
 from ._rotary import Rotary, require_rotary
 
@@ -285,7 +287,7 @@ class MultiheadAttention(HeadsLayer):
         def project(
             linear: eqx.nn.Linear, rows: Array, heads: int, norm: eqx.nn.RMSNorm | None = None
         ) -> Heads:
-            out = jax.vmap(linear)(rows).reshape(rows.shape[0], heads, -1)
+            out = split_heads(jax.vmap(linear)(rows), heads)
             return out if norm is None else jax.vmap(jax.vmap(norm))(out)
 
         q = project(self.query_proj, query, self.num_heads, self.query_norm)
@@ -319,7 +321,7 @@ class MultiheadAttention(HeadsLayer):
         heads, parts = self._grouped((q, k, v), prior)
         polynomial = Polynomial(tuple(parts.values()), self.order, method=self.method)
         local = local_polynomial(*heads, polynomial=polynomial, ridge=self.ridge)
-        rows = jnp.moveaxis(local.coefficients[..., 0, :], 2, 0).reshape(q.shape[0], -1)
+        rows = join_heads(jnp.moveaxis(local.coefficients[..., 0, :], 2, 0))
         return rows, jnp.all(local.empty, axis=(0, 1))
 
     def _attend_with_dropout(
@@ -335,7 +337,7 @@ class MultiheadAttention(HeadsLayer):
         weights = jax.vmap(lambda of, key: drop(of, key=key))(self._weights(q, k, prior), keys)
         v = jnp.repeat(v, self.num_heads // self.num_kv_heads, axis=1)
         out = jnp.einsum("hqk,khd->qhd", weights, v, precision=jax.lax.Precision.HIGHEST)
-        return out.reshape(q.shape[0], -1)
+        return join_heads(out)
 
     def _weights(self, q: Heads, k: Heads, prior: Any) -> Float[Array, "heads queries keys"]:
         """Returns the weights of each head: an array of all pairs."""
@@ -363,12 +365,13 @@ class MultiheadAttention(HeadsLayer):
         parts = {"kernel": self.kernel, "prior": prior, "rule": self.rule}
         parts = jax.tree.map(regroup, parts, is_leaf=lambda node: isinstance(node, PerHead))
         return [
-            x.swapaxes(0, 1).reshape(kv_heads, -1, x.shape[0], x.shape[2]) for x in heads
+            x.swapaxes(0, 1).reshape(kv_heads, x.shape[1] // kv_heads, x.shape[0], x.shape[2])
+            for x in heads
         ], parts
 
     def _output(self, heads: Float[Array, "_rows *_heads"]) -> Float[Array, "_rows output_size"]:
         """Returns the output of the values that heads attend to."""
-        return jax.vmap(self.output_proj)(heads.reshape(heads.shape[0], -1))
+        return jax.vmap(self.output_proj)(join_heads(heads))
 
     def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache | RecurrentCache]:
         require_instance("cache", cache, (KVCache, RecurrentCache), "attention.cache(100)")

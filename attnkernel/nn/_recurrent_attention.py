@@ -22,7 +22,15 @@ from ..kernels import FiniteRank
 from ..recurrent import Estimator, regress
 from ._cache import RecurrentCache
 from ._cached_layer import HeadsLayer, NewRows
-from ._inputs import as_row_mask, as_sequence, require_biases, require_bools, zero_invalid
+from ._inputs import (
+    as_row_mask,
+    as_sequence,
+    join_heads,
+    require_biases,
+    require_bools,
+    split_heads,
+    zero_invalid,
+)
 from ._short_convolution import ShortConvolution
 
 
@@ -259,7 +267,7 @@ class RecurrentAttention(HeadsLayer):
                 for convolution, part, rows in zip(self.convolutions, parts, recent, strict=True)
             ]
             parts, recent = zip(*found, strict=True)
-        q, k, v = (part.reshape(len(x), self.num_heads, -1).swapaxes(0, 1) for part in parts)
+        q, k, v = (split_heads(part, self.num_heads).swapaxes(0, 1) for part in parts)
         if self.kernel is not None:
             features = [jax.vmap(self.kernel.features)(part) for part in (q, k)]
             q, k = (part.factor * jnp.exp(part.log) for part in features)
@@ -278,7 +286,7 @@ class RecurrentAttention(HeadsLayer):
         out = out.swapaxes(0, 1).astype(dtype)
         if self.output_norm is not None:
             out = jax.vmap(jax.vmap(self.output_norm))(out)
-        out = out.reshape(len(x), -1)
+        out = join_heads(out)
         if self.gate_proj is not None:
             out = out * jax.nn.silu(jax.vmap(self.gate_proj)(x))
         if self.convolutions is not None:

@@ -141,6 +141,8 @@ def _scan_chunks(estimator: Estimator, is_chunked: bool, state: Any, row: Row) -
     """Returns the results and the last state of one sequence; derivatives keep the state at the
     start of each chunk."""
     rows = row.q.shape[0]
+    if rows == 0:
+        return row.v, state
     if not is_chunked:
         return estimator.advance_by_row(state, row)
     size = min(estimator.chunk_rows, 2 ** (rows - 1).bit_length())
@@ -171,10 +173,10 @@ def _read(
     `ValueError` where they do not fit."""
     q, k, v = (as_real_array(name, array) for name, array in (("q", q), ("k", k), ("v", v)))
     for name, array in zip("qkv", (q, k, v), strict=True):
-        if array.ndim < 2 or 0 in array.shape:
+        if array.ndim < 2 or 0 in (*array.shape[:-2], array.shape[-1]):
             raise ValueError(
-                f"{name} must have shape (*batch, rows, columns), none of them 0; got "
-                f"{array.shape}."
+                f"{name} must have shape (*batch, rows, columns), of which rows alone may be 0; "
+                f"got {array.shape}."
             )
     shapes = f"q {q.shape}, k {k.shape}, v {v.shape}"
     if q.shape[-1] != k.shape[-1] or not q.shape[-2] == k.shape[-2] == v.shape[-2]:

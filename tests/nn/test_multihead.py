@@ -1,6 +1,7 @@
 """MultiheadAttention and SelfAttention: against Equinox, jax.nn, PyTorch and NumPy; local linear
 and bias-reduced attention."""
 
+import functools
 import itertools
 
 import equinox as eqx
@@ -222,6 +223,21 @@ def test_equal_to_jax_nn(prior, options):
 
     ours, expected = both(*rows_of((13, 6, 5), (13, 2, 5), (13, 2, 5)))
     np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_layers_take_no_rows():
+    def outputs(x):
+        make = functools.partial(ak.MultiheadAttention, 2, 6, key=jax.random.PRNGKey(0))
+        heads = {"num_heads": 2, "query_size": 6, "key": jax.random.PRNGKey(1)}
+        latent = ak.nn.LatentAttention(latent_size=4, **heads)
+        linear = ak.nn.RecurrentAttention(estimator=ak.recurrent.LinearAttention(), **heads)
+        lines = make(kernel=ak.Gaussian(1.0), order=1)
+        layers = latent, linear, ak.nn.BiasReducedAttention(make())
+        of_keys = make()(jnp.ones((3, 6)), x, x)
+        return of_keys, make()(x, x, x), lines(x, x, x), *(layer(x) for layer in layers)
+
+    found = jax.eval_shape(outputs, jnp.zeros((0, 6)))
+    assert [out.shape for out in found] == [(3, 6), *[(0, 6)] * 5]
 
 
 def test_rows_that_see_no_key(x64):
