@@ -84,6 +84,9 @@ COMMANDS: dict[str, tuple[str, list[Argument]]] = {
             _argument("--missing", "drop rows with empty cells", choices=["error", "drop"]),
             _argument("--category", "of numbers that are categories", "COLUMN", action="append"),
             _argument("--date", "such as day=%%d.%%m.%%Y", "COLUMN=FORMAT", action="append"),
+            _argument(
+                "--periodic", "a column round a circle, hour=24", "COLUMN=PERIOD", action="append"
+            ),
             _argument("--order", "of the polynomial; default: 1", type=int, choices=[0, 1, 2]),
             OUT,
             QUIET,

@@ -51,7 +51,8 @@ def fit(options: Namespace, words: list[str]) -> int:
     """Runs the study `regression` of a CSV file; `words`: a formula, such as "y ~ x1 + x2"."""
     given = {f"data.{name}": getattr(options, name) for name in ("delimiter", "decimal", "missing")}
     given |= {"data.categories": options.category, "data.dates": formula.dates_of(options.date)}
-    source = formula.source_of(options.file, words, given | {"model.order": options.order})
+    given |= {"model.periods": formula.periods_of(options.periodic), "model.order": options.order}
+    source = formula.source_of(options.file, words, given)
     study = study_of(source)
     check(study, source)
     return runner.execute(study, options.out, quiet=options.quiet)

@@ -22,6 +22,7 @@ from ..attention import jit_if_pure
 from ..fitting import Fit, Result, ended_inside, model_of_start, parameter_distance
 from ..kernels import Kernel, OnColumns, Product
 from ..models import DataSupport, LinearSmoother
+from ..objectives import LeaveOneOut
 from ._degrees_of_freedom import DegreesOfFreedom, sum_degrees_of_freedom
 from ._variance import RowDiagnostics, padded_rows, require_smoother_fit, row_diagnostics
 
@@ -259,7 +260,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
         is_search=not np.any(results == Result.TRAINED),
         bounds=tuple(fit.on_bounds()),
         minima=tuple(_other_minima(fit)),
-        warnings=(*fit.warnings(), *_warnings_of_interpolation(float(freedom.residual))),
+        warnings=(*fit.warnings(), *_warnings_of_interpolation(fit, float(freedom.residual))),
         dropped_rows=fit.dropped_rows,
     )
 
@@ -273,14 +274,21 @@ def _summarise_rows(
     return found, sum_degrees_of_freedom(found), without_self, inverse_or_zero(found.squares)
 
 
-def _warnings_of_interpolation(residual: float) -> tuple[str, ...]:
-    """Returns a warning if fewer than one degree of freedom is left for the residuals."""
+def _warnings_of_interpolation(fit: Fit, residual: float) -> tuple[str, ...]:
+    """Returns a warning if fewer than one degree of freedom is left for the residuals. It advises
+    nothing that the fit does already."""
     if residual >= 1.0:
         return ()
+    advice = {
+        "more rows": True,
+        "fewer columns": fit.x.shape[1] > 1,
+        "a lower order": getattr(fit.model, "order", 0) > 0,
+        "objective=ak.LeaveOneOut()": not isinstance(fit.objective, LeaveOneOut),
+    }
     return (
         f"residual degrees of freedom {residual:.2f}: the fit passes through nearly all labels, so "
-        f"that standard errors and limits tell nothing about new ones. Try more rows, fewer "
-        f"columns, a lower order, or objective=ak.LeaveOneOut().",
+        f"that standard errors and limits tell nothing about new ones. Try "
+        f"{' or '.join(words for words, is_new in advice.items() if is_new)}.",
     )
 
 

@@ -137,7 +137,8 @@ class Periodic(Kernel):
 
     $$ \log K(q, k) = -2 \sum_{c=1}^{d} \frac{\sin^2\big(\pi (q_c - k_c) / p\big)}{\ell^2} $$
 
-    **Arguments:** `lengthscale`: ℓ, in units of $p / \pi$ for points close together: no unit.
+    **Arguments:** `lengthscale`: ℓ, which has no unit: for points close together it is a Gaussian
+    with the standard deviation $\ell p / 2 \pi$.
     It is trained; `ak.fixed(1.0)` holds it. `period`: p, in the units of x. A period is a fact, as
     that of a day, and stays as it is, unless `train_period` is true. Both are one positive number,
     default 1.

@@ -60,7 +60,8 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
     points(across, np.asarray(result.y) - fitted, ax=ax, label="residuals")
     ax.axhline(0.0, color=ink(), linewidth=0.8, zorder=0)
     model = result.model
-    if isinstance(model, LinearSmoother) and model.variance_smoothers(result.rows):
+    own = type(model).variance_smoothers if isinstance(model, LinearSmoother) else None
+    if own not in (None, LinearSmoother.variance_smoothers):
         at = grid(result.x)[:, None] if one else result.x
         sd = np.sqrt(np.asarray(noise_variance(result, at)))
         style: dict[str, Any] = {"color": ORANGE, "linestyle": "--"}

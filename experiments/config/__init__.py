@@ -2,7 +2,7 @@
 # ruff: noqa: F401  names for the rooms above
 
 from .errors import build, config_error, nearest
-from .kernels import BUILT_IN, KERNELS, source_of_kernel, user_kernel
+from .kernels import BUILT_IN, KERNELS, require_known, source_of_kernel, user_kernel
 from .loading import FieldError, Source, read
 from .plain_yaml import ConfigError, FieldPath, dump, shortened
 from .schema import (

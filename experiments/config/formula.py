@@ -23,6 +23,7 @@ FLAGS = {
     "data.missing": "--missing",
     "data.categories": "--category",
     "data.dates": "--date",
+    "model.periods": "--periodic",
 }
 
 
@@ -73,6 +74,17 @@ def dates_of(options: Sequence[str] | None) -> dict[str, str | None] | None:
         return None
     parts = (option.rpartition("=") for option in options)
     return {name or form: form if name else None for name, _, form in parts}
+
+
+def periods_of(options: Sequence[str] | None) -> dict[str, Any] | None:
+    """Returns the periods of columns from options such as `hour=24`; `ConfigError` for others."""
+    if options is None:
+        return None
+    try:
+        return {name: float(period) for name, _, period in (o.rpartition("=") for o in options)}
+    except ValueError:
+        listed = ", ".join(map(repr, options))
+        raise ConfigError(f"--periodic: expected COLUMN=PERIOD, hour=24; got {listed}") from None
 
 
 def set_field(source: Source, field: str, value: Any) -> None:

@@ -106,13 +106,18 @@ def load(path: Path) -> None:
         )
 
 
-def require_known(name: str) -> str:
-    """The name, of a kernel that is there; `ValueError` with the nearest else."""
-    if name not in KERNELS:
+def require_known(name: str, *more: str) -> str:
+    """The name, of a kernel that is there or one of `more`; `ValueError` with the nearest else."""
+    if name in (known := [*more, *KERNELS]):
+        return name
+    if name == "periodic" and "auto" in more:
         raise ValueError(
-            f"unknown name {name!r}{nearest(name, list(KERNELS))}; and yours, by --kernels FILE.py"
+            "a column round a circle needs its period: --periodic hour=24, or model.periods: "
+            "{hour: 24}"
         )
-    return name
+    raise ValueError(
+        f"unknown name {name!r}{nearest(name, known)}; and yours, by --kernels FILE.py"
+    )
 
 
 def user_kernel(study: Any) -> dict[str, str]:

@@ -2,20 +2,20 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 import attnkernel as ak
 from attnkernel.fitting._bounds import EDGE_WIDTH
 from attnkernel.inference._report import natural_parameters
 from attnkernel.plot._partial import draw_slice, held_text
 
-from ..config import BUILT_IN, KERNELS, Data, FieldError, KernelName, Part
+from ..config import BUILT_IN, KERNELS, Column, Data, FieldError, Part, Positive, require_known
 from ..reports import effects as of_columns, legend, subplots
 from ..reports.page import Picture, Section, Table, write_page
 from ..runs import NO_MONITOR, Monitor, Run
@@ -25,7 +25,7 @@ from .study import Keys, Study, describe, load
 class ColumnModel(Part):
     """Local polynomial regression by a product of kernels, one of each column."""
 
-    kernel: Literal["auto"] | KernelName = Field(
+    kernel: Annotated[str, AfterValidator(lambda name: require_known(name, "auto"))] = Field(
         default="auto",
         description="of quantities, auto is gaussian; columns of words have kernels of categories",
         json_schema_extra={"anyOf": [{"enum": ["auto", *BUILT_IN]}, {"type": "string"}]},
@@ -33,19 +33,24 @@ class ColumnModel(Part):
     order: Literal[0, 1, 2] = Field(
         default=1, description="of the local polynomial: 0 constant, 1 linear, 2 quadratic"
     )
+    periods: dict[Column, Positive] = Field(
+        default={}, description="of columns that go round a circle, such as {hour: 24}"
+    )
 
     def make(self, data: ak.data.Dataset) -> ak.KernelRegression:
         """The model where its search starts: at rules of thumb."""
         return ak.KernelRegression(self._kernel_of_columns(data), order=self.order)
 
     def _kernel_of_columns(self, data: ak.data.Dataset) -> ak.kernels.Kernel:
-        """Returns the product of kernels of the columns: of quantities this one, of categories that
-        of Aitchison and Aitken, of ordered categories that of Li and Racine."""
+        """Returns the product of kernels of the columns: of quantities this one, of those with a
+        period the periodic one, of categories that of Aitchison and Aitken, of ordered categories
+        that of Li and Racine."""
         dim = data.x.shape[1]
+        circles = {data.x_names.index(name): period for name, period in self.periods.items()}
         levels, ordered = data.categories or (None,) * dim, data.ordered or (False,) * dim
         kind = KERNELS["gaussian" if self.kernel == "auto" else self.kernel]
-        quantities = [c for c in range(dim) if levels[c] is None]
-        factors: list[Any] = []
+        quantities = [c for c in range(dim) if levels[c] is None and c not in circles]
+        factors: list[Any] = [ak.Periodic(0.5, at).on(c) for c, at in circles.items()]
         if quantities:
             lengths = np.asarray(ak.inference.normal_reference(data.x[:, np.array(quantities)]))
             if dim == 1:
@@ -82,7 +87,8 @@ BAND_WORDS = (
 PARAMETER_WORDS = (
     "A lengthscale is a standard deviation of the Gaussian kernel, or the scale of another, in the "
     "units of its column. A bandwidth of a category is the weight of other categories: at 0, they "
-    "have none."
+    "have none. Around a circle of length p, a lengthscale ℓ is near a standard deviation of "
+    "ℓ p / 2π."
 )
 
 
@@ -117,6 +123,15 @@ class Regression(Study):
 
     def check(self) -> None:
         data = load(self.data, self.keys().next(), with_words=True)
+        levels = data.categories or (None,) * len(data.x_names)
+        known = [name for name, words in zip(data.x_names, levels, strict=True) if words is None]
+        if unknown := set(self.model.periods) - set(known):
+            listed = ", ".join(map(repr, known)) or "none"
+            raise FieldError(
+                ("model", "periods"),
+                f"expected columns of quantities among the inputs, {listed}; got "
+                f"{', '.join(map(repr, sorted(unknown)))}",
+            )
         constant = np.ptp(np.asarray(data.x), axis=0) == 0
         if np.any(constant):
             names = [data.x_names[c] for c in np.flatnonzero(constant)]
@@ -226,10 +241,10 @@ class Regression(Study):
         found = []
         for name, value in results.report.parameters.items():
             note = ""
-            if value >= upper[name]:
+            if value >= upper[name] > lower[name]:
                 shape = SHAPE[self.model.order if name.startswith("lengthscale") else 0]
                 note = f"at its upper bound: the fit {shape} in this column"
-            elif value <= lower[name]:
+            elif value <= lower[name] < upper[name]:
                 is_length = name.startswith("lengthscale")
                 own = "nearly the nearest rows alone" if is_length else "each category alone"
                 note = f"at its lower bound: the fit averages {own}"

@@ -3,6 +3,7 @@
 
 import base64
 import contextlib
+import dataclasses
 import io
 import os
 import re
@@ -150,6 +151,13 @@ FAULTS = [
     ("width day", [], r"expected a formula, such as 'wage ~ age \+ sex'.*got 'width day'"),
     ("width ~ day", ["model.order=3"], r"model\.order: expected 0, 1 or 2; got 3"),
     ("width ~ day", ["model.ordr=1"], r"model\.ordr: unknown field; did you mean 'order'"),
+    ("width ~ day", ["--periodic", "day"], r"expected COLUMN=PERIOD, hour=24; got 'day'"),
+    ("width ~ day", ["model.kernel=periodic"], r"needs its period: --periodic hour=24"),
+    (
+        "width ~ day",
+        ["data.delimiter=;", "data.decimal=,", "data.missing=drop", "model.periods.kind=7"],
+        r"model\.periods: expected columns of quant.*'kind'",
+    ),
 ]
 
 
@@ -180,6 +188,10 @@ def test_each_column_has_the_kernel_of_its_kind(x64):
     assert ak.inference._report.kernel_expression(kernel) == (
         "Gaussian.on(0, 3) * AitchisonAitken.on(1) * LiRacineOrdered.on(2)"
     )
+    named = dataclasses.replace(data, x_names=("hour", "kind", "size", "age"))
+    round_a_day = ColumnModel(periods={"hour": 24.0}).make(named).kernel
+    assert ak.inference._report.kernel_expression(round_a_day).startswith("Periodic.on(0) * Gaus")
+    assert round_a_day.first.first.first.kernel.period == 24
     rough = ColumnModel(kernel="laplace").make(data).kernel
     assert ak.inference._report.kernel_expression(rough) == (
         "Laplace.on(0) * Laplace.on(3) * AitchisonAitken.on(1) * LiRacineOrdered.on(2)"
