@@ -68,3 +68,20 @@ from ._wrappers import (
     number_columns,
     rescaled as rescaled,
 )
+
+# those that are made of a lengthscale alone, by the names that configs and scikit-learn take
+BY_NAME: dict[str, type[Scaled]] = {
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "rational_quadratic": RationalQuadratic,
+    "cauchy": Cauchy,
+    "boxcar": Boxcar,
+    "triangular": Triangular,
+    "epanechnikov": Epanechnikov,
+    "biweight": Biweight,
+    "triweight": Triweight,
+    "tricube": Tricube,
+    "cosine": Cosine,
+}

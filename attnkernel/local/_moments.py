@@ -199,8 +199,8 @@ def local_moments(
     kernel, prior, rule = parts
     own = method_of_moments(q, k, v, parts, method, sum(basis.products[-1]))
     if own is not None:
-        gram, *more = _bounded_moments(q, k, v, centre, parts, own, basis)
-        return gram, *more, jnp.zeros_like(gram[..., 0])
+        gram, right, log_mass = _bounded_moments(q, k, v, centre, parts, own, basis)
+        return gram, right, log_mass, jnp.zeros_like(gram[..., 0])
     v = v - centre
     rows, keys = q.shape[-2], k.shape[-2]
     size, at_once = _chunk_sizes(q, k, v, basis)
@@ -248,7 +248,8 @@ def local_moments(
 
     if size == 1 and at_once == rows:  # no loop, no permutation
         by_row = jax.vmap(moments_of_row, (-2, 0), (-3, -3, -1, -2))
-        return tuple(by_row(q, jnp.arange(rows)))
+        gram, right, log_mass, rounding = by_row(q, jnp.arange(rows))
+        return gram, right, log_mass, rounding
     order = _order_by_neighbour(jax.lax.stop_gradient(q[..., columns]), size)
     chunks = -(-rows // (size * at_once))
     numbers = order[jnp.minimum(jnp.arange(chunks * at_once * size), rows - 1)]
@@ -267,7 +268,8 @@ def local_moments(
         leaf = leaf.reshape(shape)
         return jnp.take(leaf, back, axis=batch)
 
-    return tuple(map(to_query_order, found))
+    gram, right, log_mass, rounding = map(to_query_order, found)
+    return gram, right, log_mass, rounding
 
 
 def _chunk_sizes(q: Array, k: Array, v: Array, basis: Basis) -> tuple[int, int]:

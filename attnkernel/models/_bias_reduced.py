@@ -78,7 +78,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
 
     def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
         """Predictions from checked data."""
-        out, local = self._fitted(q, rows, prior, wants_slopes=False)
+        out, local = self._fitted(q, rows, prior, with_slopes=False)
         flags = local.deficient, local.extrapolates
         warn_of_extrapolation(self.description, *flags, local.log_mass.dtype)
         return rows.shaped(self.model.filled(out, local.empty, q, rows, with_weights(prior, rows)))
@@ -94,14 +94,14 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
     ) -> LocalFit:
         """The local polynomials of the last smooth, to the labels z; arguments as for the call."""
         q, rows = self.read(x_new, x, y, weights)
-        return self._fitted(q, rows, prior, wants_slopes=True)[1]
+        return self._fitted(q, rows, prior, with_slopes=True)[1]
 
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "ReducedEstimate":
         """Predictions, with the weights and variances of all iterations together."""
         q = self.queries_at(x_new, rows)
-        out, local = self._fitted(q, rows, prior, wants_slopes=False)
+        out, local = self._fitted(q, rows, prior, with_slopes=False)
         whole = with_weights(prior, rows)
         if x_new is not None:  # a row with weight sees itself
             out = self.model.filled(out, local.empty, q, rows, whole)
@@ -112,7 +112,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
         return self.model.variance_smoothers(rows)
 
     def _fitted(
-        self, q: NewInputs, rows: Rows, prior: Prior | None, wants_slopes: bool
+        self, q: NewInputs, rows: Rows, prior: Prior | None, with_slopes: bool
     ) -> tuple[Float[Array, "m out"], LocalFit]:
         """Returns predictions at queries q, 0 where no label has weight, and local polynomials."""
         k, whole = rows.x, with_weights(prior, rows)
@@ -123,7 +123,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
         is_shared = mask.reason_beyond() is None
         if is_shared:
             whole = with_weights(None, hide_rows(rows, mask))
-        parts = (self, whole, (is_shared, wants_slopes))
+        parts = (self, whole, (is_shared, with_slopes))
         return jit_if_pure(_fit_reduced, parts, q, k, rows.y)
 
 
@@ -163,10 +163,10 @@ def _fit_reduced(
 ) -> tuple[Float[Array, "m out"], LocalFit]:
     """Returns predictions and local polynomials; `flags`: whether all queries see the same labels,
     and whether the polynomials have slopes."""
-    model, (is_shared, wants_slopes) = reduced.model, flags
+    model, (is_shared, with_slopes) = reduced.model, flags
 
     def fit(q: Array, k: Array, v: Array, prior: Prior | None) -> tuple[Array, LocalFit]:
-        if not wants_slopes:
+        if not with_slopes:
             return model.fitted(q, k, v, prior)
         local = model.polynomials(q, k, v, prior)
         return local.coefficients[:, 0], local

@@ -1,7 +1,5 @@
 """Local likelihood as an Equinox module: regression of proportions, counts, positive labels."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -14,7 +12,6 @@ from ..families import Family
 from ..kernels import Kernel
 from ..local import LikelihoodFit, local_likelihood, local_polynomial
 from ..losses import require_same_shape, sum_over_labels
-from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._local_regression import LocalRegression, OnEmpty, known_policy
@@ -70,7 +67,6 @@ class LocalLikelihood(LocalRegression):
     kernel: Kernel
     family: Family = eqx.field(kw_only=True)
     rule: Rule = eqx.field(default=Softmax(), kw_only=True)
-    method: ClassVar[Method] = Auto()
     order: int = eqx.field(default=0, kw_only=True, static=True, converter=as_order)
     on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
 

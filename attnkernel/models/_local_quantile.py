@@ -1,6 +1,6 @@
 """Local polynomial quantile regression as an Equinox module."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 from jax.typing import ArrayLike
@@ -12,7 +12,6 @@ from ..attention import Auto, as_order
 from ..kernels import Kernel
 from ..local import QuantileFit, local_quantile
 from ..losses import CheckLoss
-from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._local_regression import LocalRegression, OnEmpty, known_policy
@@ -74,7 +73,6 @@ class LocalQuantile(LocalRegression):
     kernel: Kernel
     rule: Rule = eqx.field(default=Softmax(), kw_only=True)
     level: float = eqx.field(default=0.5, kw_only=True, static=True, converter=_as_level)
-    method: ClassVar[Method] = Auto()
     order: int = eqx.field(default=1, kw_only=True, static=True, converter=as_order)
     on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
 

@@ -17,7 +17,6 @@ from .._core.validation import require_choice
 from ..attention import with_automatic_axes
 from ..kernels import Kernel, category_counts, rescaled
 from ..local import LikelihoodFit, LocalFit, Polynomial, QuantileFit
-from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule
 from ._linear_smoother import DataSupport
@@ -95,7 +94,6 @@ class LocalRegression(Smoother):
 
     kernel: eqx.AbstractVar[Kernel]
     rule: eqx.AbstractVar[Rule]
-    method: eqx.AbstractVar[Method]
     order: eqx.AbstractVar[int]
     on_empty: eqx.AbstractVar[OnEmpty]
 
@@ -180,7 +178,7 @@ class LocalRegression(Smoother):
         """The local polynomials without their data; k: the labelled inputs."""
         columns = self.columns_of_quantities(k.shape[1])
         weights = self.kernel, prior, self.rule
-        return Polynomial(weights, self.order if columns else 0, columns, self.method)
+        return Polynomial(weights, self.order if columns else 0, columns)
 
     def columns_of_quantities(self, dim: int) -> tuple[int, ...]:
         """The variables of the polynomials among `dim` columns: those that hold no categories."""

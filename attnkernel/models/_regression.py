@@ -15,12 +15,14 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core.arrays import AnyArray
 from .._core.rows import NewInputs, Predictions, Rows
 from .._core.validation import as_integer_tuple, require_instance
 from ..attention import Auto, as_order, attention_weights
 from ..kernels import Kernel, checked_log_pair, rescaled
 from ..local import (
     LocalFit,
+    Polynomial,
     apply_effective_kernel,
     exponents,
     factorial,
@@ -114,6 +116,9 @@ class KernelRegression(LocalRegression, LinearSmoother):
     ) -> LocalFit:
         """The local polynomials at queries, of checked arrays, with the influence of a term."""
         return local_polynomial(q, k, v, self.polynomial(k, prior), term=term)
+
+    def polynomial(self, k: Float[AnyArray, "n dim"], prior: Prior | None) -> Polynomial:
+        return super().polynomial(k, prior)._replace(method=self.method)
 
     def sum_by_weights(
         self, q: Array, k: Array, v: Array, local: LocalFit, prior: Prior | None, **which: Any

@@ -88,21 +88,7 @@ def _group_sums(values: np.ndarray, group: Int[np.ndarray, " given"]) -> np.ndar
     return np.add.reduceat(values, starts, axis=0)
 
 
-KERNELS = {
-    "gaussian": kernels.Gaussian,
-    "laplace": kernels.Laplace,
-    "matern32": kernels.Matern32,
-    "matern52": kernels.Matern52,
-    "rational-quadratic": kernels.RationalQuadratic,
-    "cauchy": kernels.Cauchy,
-    "boxcar": kernels.Boxcar,
-    "triangular": kernels.Triangular,
-    "epanechnikov": kernels.Epanechnikov,
-    "biweight": kernels.Biweight,
-    "triweight": kernels.Triweight,
-    "tricube": kernels.Tricube,
-    "cosine": kernels.Cosine,
-}
+KERNELS = {name.replace("_", "-"): kind for name, kind in kernels.BY_NAME.items()}
 OBJECTIVES = {"leave-one-out": LeaveOneOut, "gcv": GCV, "aicc": AICc}
 
 Matrix = Float[np.ndarray, "rows columns"]

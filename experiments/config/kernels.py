@@ -25,24 +25,7 @@ def name_of(kernel: type) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kernel.__name__).lower()
 
 
-BUILT_IN: dict[str, type[Scaled]] = {
-    name_of(kernel): kernel
-    for kernel in (
-        ak.Gaussian,
-        ak.Laplace,
-        ak.kernels.Matern32,
-        ak.Matern52,
-        ak.kernels.RationalQuadratic,
-        ak.kernels.Cauchy,
-        ak.kernels.Boxcar,
-        ak.kernels.Triangular,
-        ak.Epanechnikov,
-        ak.kernels.Biweight,
-        ak.kernels.Triweight,
-        ak.kernels.Tricube,
-        ak.kernels.Cosine,
-    )
-}
+BUILT_IN = ak.kernels.BY_NAME
 KERNELS = dict(BUILT_IN)
 
 
