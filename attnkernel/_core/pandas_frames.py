@@ -237,14 +237,29 @@ def _categories_of_column(column: Any) -> tuple[Hashable, ...] | None:
 def _numeric_column_to_float64(column: Any, where: str) -> np.ndarray:
     """Returns a pandas column as float64; `ValueError` unless it is numeric or Boolean. `where`
     describes the column in the error."""
-    if getattr(column.dtype, "kind", "O") in "biuf":
+    kind = getattr(column.dtype, "kind", "O")
+    if kind in "biuf":
         return column.to_numpy(dtype=float)
-    first = "" if not len(column) else f", the first {column.iloc[0]!r} in row {column.index[0]!r}"
-    raise ValueError(
-        f"{where} must be numeric; its dtype is {column.dtype}{first}. Turn names into categories "
-        f'with .astype("category") before the fit, for a categorical kernel such as '
-        f"ak.kernels.LiRacine; turn dates into numbers by subtracting one of them."
+    first = np.ones(len(column), bool)
+    first = f", the first {column.iloc[0]!r} in row {_flagged_label(column, first)}" * any(first)
+    advice = (
+        'Turn names into categories with .astype("category") before the fit, for a categorical '
+        "kernel such as ak.kernels.LiRacine."
     )
+    if kind == "M":
+        advice = "Subtract one of the dates, and divide by a unit: pandas.Timedelta(days=1)."
+    elif _holds_numbers(column):
+        advice = "They are numbers all the same: convert them with .astype(float)."
+    raise ValueError(f"{where} must be numeric; its dtype is {column.dtype}{first}. {advice}")
+
+
+def _holds_numbers(column: Any) -> bool:
+    """Whether every cell of a column of objects or text can be read as a number."""
+    try:
+        column.astype(float)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _encode_categories(column: Any, where: str, categories: tuple[Hashable, ...]) -> np.ndarray:

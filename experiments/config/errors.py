@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Sequence
+from datetime import date
 from typing import Any, cast, get_args
 
 import pydantic
@@ -75,6 +76,8 @@ def _explain_pydantic_error(
         return ConfigIssue(field, f"unknown name {came}{nearest(str(detail['input']), known)}")
     if kind in _SENTENCES:
         return ConfigIssue(field, _SENTENCES[kind].format(**said, came=came))
+    if kind == "string_type" and isinstance(detail["input"], int | float | date):
+        return ConfigIssue(field, f"expected text; got {came}: quote it, '{detail['input']}'")
     sentence = detail["msg"].removeprefix("Value error, ")
     sentence = sentence.replace("Input should be", "expected", 1)
     return ConfigIssue(field, sentence if kind == "value_error" else f"{sentence}; got {came}")

@@ -56,7 +56,7 @@ def source_of(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> S
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", path.stem).strip("_-")[:64]
     data = {"source": "csv", "path": str(path), "y": formula.y.name}
     values = {"study": "regression", "name": name or "regression", "data": data}
-    source = Source(values, {(): f"{path}, {text}"}, FLAGS)
+    source = Source(values, {(): text}, FLAGS)
     for field, value in options.items():
         if value is not None:
             set_field(source, field, value)

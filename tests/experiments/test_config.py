@@ -48,7 +48,7 @@ WRONG = [
     ),
     (HOLDOUT.replace("4", '"4"'), "6: training.steps: ", "integer", "'4'"),
     (HOLDOUT.replace("steps: 4", "learning_rate: true"), "6: train", "True"),
-    (HOLDOUT + "name: 5\n", "8: name: ", "string", "5"),
+    (HOLDOUT + "name: 5\n", "8: name: ", "quote it", "5"),
     (HOLDOUT + "legacy_prng: 1\n", "8: legacy_prng: ", "bool", "1"),
     (HOLDOUT.replace("[1, 0.5]", "1"), "7: hold_out: ", "list", "1"),
     (HEADS + "model: 1.0\n", "4: model: ", "1.0"),
