@@ -81,6 +81,8 @@ COMMANDS: dict[str, tuple[str, list[Argument]]] = {
             ),
             _argument("--delimiter", "between cells; default: ,", "CHARACTER", type=_delimiter),
             _argument("--decimal", "decimal mark; default: .", choices=[".", ","]),
+            _argument("--thousands", "mark between thousands; default: none", "CHARACTER"),
+            _argument("--encoding", "such as cp1252; default: utf-8", "NAME"),
             _argument("--missing", "drop rows with empty cells", choices=["error", "drop"]),
             _argument("--category", "of numbers that are categories", "COLUMN", action="append"),
             _argument("--date", "such as day=%%d.%%m.%%Y", "COLUMN=FORMAT", action="append"),

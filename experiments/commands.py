@@ -24,6 +24,7 @@ from .runs.reproduce import reproduce as reproduce_run
 from .sweeps import members as sweep_members, slurm, sweep as sweeps
 from .sweeps.section import Sweep
 
+READING = ("delimiter", "decimal", "thousands", "encoding", "missing")  # options of a file
 EXPECTED_ERRORS = (ConfigError, OutputError, distributed.JoinError)
 
 
@@ -49,7 +50,7 @@ def run(options: Namespace, overrides: list[str]) -> int:
 
 def fit(options: Namespace, words: list[str]) -> int:
     """Runs the study `regression` of a CSV file; `words`: a formula, such as "y ~ x1 + x2"."""
-    given = {f"data.{name}": getattr(options, name) for name in ("delimiter", "decimal", "missing")}
+    given = {f"data.{name}": getattr(options, name) for name in READING}
     given |= {"data.categories": options.category, "data.dates": formula.dates_of(options.date)}
     given |= {"model.periods": formula.periods_of(options.periodic), "model.order": options.order}
     source = formula.source_of(options.file, words, given)

@@ -173,3 +173,12 @@ def _describe_range(value: Any, minimum: int | None) -> str:
     if isinstance(value, int | np.integer) and abs(int(value)) > MAX_INTEGER:
         limits.append("at most 2**31 - 1 in magnitude")
     return "an integer" + (f", {' and '.join(limits)}" if limits else "")
+
+
+class OptionError(ValueError):
+    """A fault of a file, with the options of its reader that may settle it."""
+
+    def __init__(self, sentence: str, **options: Any):
+        self.sentence, self.options = sentence, options
+        hint = " or ".join(f"{name}={value!r}" for name, value in options.items())
+        super().__init__(f"{sentence} Try {hint}." if hint else sentence)

@@ -9,22 +9,26 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .._core.validation import OptionError
+
 MISSING = frozenset({"", ".", "NA", "N/A", "#N/A", "<NA>", "n/a", "NaN", "nan", "null", "NULL"})
-DASHES = frozenset({"-", "--", "–", "—", "?", "..", "..."})  # missing, except among words
+DASHES = frozenset({"-", "--", "–", "—", "?", "..", "...", "None"})  # missing, except among words
+SPREADSHEET_ERROR = re.compile(r"#[A-Z0-9/]+[!?]")  # such as #DIV/0!: missing too
 FIRST_DAY = datetime(1, 1, 1)
+BLANKS = " \u00a0\u202f\u2009"  # between thousands: plain, no-break, narrow no-break, thin
 NUMBER_WITH_MARKS = re.compile(r"[-+]?[\d.,]*\d[\d.,]*(?:[eE][-+]?\d+)?")
-THOUSANDS = re.compile(r"[-+]?\d{1,3}([.,])\d{3}")
+THOUSANDS = re.compile(rf"[-+\u2212]?\d{{1,3}}(?:([.,'’{BLANKS}])\d{{3}})(?:\1\d{{3}})*([.,]\d*)?")
 WITH_SIGN = re.compile(r"[$€£¥]?\s*([-+]?\d[\d.,]*)\s*[%$€£¥]?")
-DATE_BY_DIGITS = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{4}(?!\d)")
-
-
-class OptionError(ValueError):
-    """A fault of a file, with the options of `read_csv` that may settle it."""
-
-    def __init__(self, sentence: str, **options: Any):
-        self.sentence, self.options = sentence, options
-        hint = " or ".join(f"{name}={value!r}" for name, value in options.items())
-        super().__init__(f"{sentence} Try {hint}." if hint else sentence)
+DATE_FORMATS = [
+    day + time
+    for time in ("", " %H:%M", " %H:%M:%S")
+    for day in (
+        *("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d"),
+        *("%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%d-%m-%y", "%Y-%m", "%d-%b-%Y", "%d-%b-%y"),
+        *("%b %d %Y", "%b %d, %Y", "%d %b %Y", "%B %d %Y", "%B %d, %Y", "%d %B %Y"),
+        *("%b %Y", "%B %Y"),
+    )
+] + ["%H:%M", "%H:%M:%S"]
 
 
 @dataclasses.dataclass
@@ -34,14 +38,15 @@ class Column:
     Its kind, unless given, is that of its first cell: a number, an ISO 8601 date or a word. All
     further cells must be of this kind.
 
-    **Arguments:** `decimal`: the decimal mark; `kind`: given for columns that an option names;
-    `levels`: the words in their order, None for those of the cells; `date_format`: as for
-    `datetime.strptime`, None for ISO 8601; `may_hold_words`: whether a word makes it a column of
-    categories, where the kind is not given.
+    **Arguments:** `decimal`: the decimal mark; `thousands`: that between thousands; `kind`: given
+    for columns that an option names; `levels`: the words in their order, None for those of the
+    cells; `date_format`: as for `datetime.strptime`, None for ISO 8601; `may_hold_words`: whether a
+    word makes it a column of categories, where the kind is not given.
     """
 
     name: str
     decimal: str
+    thousands: str
     kind: Literal["number", "date", "category"] | None = None
     levels: Sequence[str] | None = None
     date_format: str | None = None
@@ -61,7 +66,8 @@ class Column:
             if self.kind is None:
                 self._first_dash = cell
             return True
-        return cell in MISSING and not (self.is_ordered and cell in self._codes)
+        is_level = self.is_ordered and cell in self._codes
+        return (cell in MISSING or bool(SPREADSHEET_ERROR.fullmatch(cell))) and not is_level
 
     def read(self, cell: str, place: str) -> float:
         """Returns the number of the next cell, which has no blanks around it.
@@ -82,7 +88,7 @@ class Column:
             return self._code(cell, place)
         if self.kind == "date":
             return self._days(cell, place)
-        value = _number(cell, self.decimal)
+        value = self._number(cell)
         if not math.isfinite(value):
             raise self._number_error(cell, place)
         return value
@@ -114,7 +120,7 @@ class Column:
 
     def _kind_of(self, cell: str) -> Literal["number", "date", "category"]:
         """Returns the kind of a column by its first cell; a number also where it is no kind."""
-        if math.isfinite(_number(cell, self.decimal)):
+        if math.isfinite(self._number(cell)):
             return "number"
         if "-" in cell and _date(cell, None) is not None:
             return "date"
@@ -122,7 +128,12 @@ class Column:
             "inf",
             "infinity",
         )
-        return "category" if self.may_hold_words and is_word else "number"
+        is_category = self.may_hold_words and is_word and _date_format(cell) is None
+        return "category" if is_category else "number"
+
+    def _number(self, cell: str) -> float:
+        """Returns the number in a cell; NaN if the cell is not a number."""
+        return _to_number(cell, self.decimal, self.thousands)
 
     def _code(self, cell: str, place: str) -> float:
         """Returns the code of a word, from 0; a new one for a new word, unless all were given."""
@@ -133,7 +144,7 @@ class Column:
                 f"{place}: expected one of {', '.join(map(repr, self._codes))}; got {cell!r}. Add "
                 f"it to the words of {self.name!r}, at its place in their order."
             )
-        if not self._is_given and math.isfinite(_number(cell, self.decimal)):
+        if not self._is_given and math.isfinite(self._number(cell)):
             raise OptionError(
                 f"{place}: expected a word, as in the rows before; got the number {cell!r}.",
                 categories=[self.name],
@@ -173,14 +184,21 @@ class Column:
         if self.is_missing(cell):
             return OptionError(sentence, missing="drop")
         if guess := _date_format(cell):
-            return OptionError(sentence, dates={self.name: guess})
+            as_words = {"categories": [self.name]} if re.search(r"[A-Za-z]", cell) else {}
+            return OptionError(sentence, dates={self.name: guess}, **as_words)
+        grouped = THOUSANDS.fullmatch(cell)
+        if grouped and grouped[1] != self.decimal:
+            mark, point = " " if grouped[1] in BLANKS else grouped[1], (grouped[2] or "")[:1]
+            if mark == self.thousands:
+                return OptionError(sentence, decimal=point)
+            is_decimal = mark in ".," and not point and cell.count(mark) == 1
+            sentence += f" If {mark!r} is between thousands, say so." * is_decimal
+            return OptionError(
+                sentence, **({"decimal": mark} if is_decimal else {}), thousands=mark
+            )
         marks = re.sub(r"[^.,]", "", cell)
         if marks and NUMBER_WITH_MARKS.fullmatch(cell):
             is_decimal = marks[-1] != self.decimal and marks.count(marks[-1]) == 1
-            if len(marks) > 1:
-                sentence += " Remove the marks between thousands."
-            elif THOUSANDS.fullmatch(cell):
-                sentence += f" If {marks!r} is between thousands, remove it."
             return OptionError(sentence, **({"decimal": marks[-1]} if is_decimal else {}))
         if "inf" in cell.lower() or not re.search(r"\D", cell):
             return OptionError(f"{sentence} Drop or fill that row.")
@@ -191,12 +209,18 @@ class Column:
         return OptionError(f"{sentence} Correct that cell.", categories=[self.name])
 
 
-def _number(cell: str, decimal: str) -> float:
-    """Returns the number in a cell, with this decimal mark; NaN if the cell is not a number."""
-    if "_" in cell or (decimal == "," and "." in cell):
+def _to_number(cell: str, decimal: str, thousands: str = "") -> float:
+    """Returns the number in a cell, with these marks; NaN if the cell is not a number."""
+    cell = cell.replace("\u2212", "-")  # a typographic minus
+    whole, point, rest = cell.partition(decimal)
+    if thousands:
+        mark = f"[{BLANKS if thousands == ' ' else thousands}]"
+        if re.fullmatch(rf"[-+]?\d{{1,3}}(?:{mark}\d{{3}})+", whole):
+            whole = re.sub(mark, "", whole)
+    if "_" in cell or (decimal == "," and "." in whole + rest):
         return math.nan
     try:
-        return float(cell.replace(",", ".") if decimal == "," else cell)
+        return float(f"{whole}{'.' if point else ''}{rest}")
     except ValueError:
         return math.nan
 
@@ -212,14 +236,10 @@ def _date(cell: str, date_format: str | None) -> datetime | None:
 
 
 def _date_format(cell: str) -> str | None:
-    """Returns a likely format of a date such as 28.03.2021 or 3/28/2021; None for other cells."""
-    found = DATE_BY_DIGITS.match(cell)
-    if found is None:
+    """Returns a likely format of a date such as 28.03.2021 or 3/28/21; None for other cells."""
+    if not re.search(r"\d[\d\W]*[\W]|[^\W\d]+ ?\d", cell):
         return None
-    mark = found[1]
-    is_american = mark == "/" and int(cell.partition(mark)[0]) <= 12
-    form = f"%m{mark}%d{mark}%Y" if is_american else f"%d{mark}%m{mark}%Y"
-    return form if found.end() == len(cell) else f"{form} %H:%M"
+    return next((each for each in DATE_FORMATS if _date(cell, each) is not None), None)
 
 
 def _shown(cell: str) -> str:
@@ -229,6 +249,6 @@ def _shown(cell: str) -> str:
 
 def _sorted_order(words: Sequence[str]) -> list[int]:
     """Returns the places of words in alphabetical order; of numbers, in that of their values."""
-    values = [_number(word, ".") for word in words]
+    values = [_to_number(word, ".") for word in words]
     by: Any = values.__getitem__ if all(map(math.isfinite, values)) else words.__getitem__
     return sorted(range(len(words)), key=by)

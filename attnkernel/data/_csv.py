@@ -1,5 +1,6 @@
 """Named columns of a CSV file as a `Dataset`."""
 
+import codecs
 import re
 from array import array
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,8 @@ import jax
 import numpy as np
 
 from .._core.arrays import precision_loss
-from .._core.validation import as_names, as_path, require_bool, require_choice
-from ._columns import Column, OptionError
+from .._core.validation import OptionError, as_names, as_path, require_bool, require_choice
+from ._columns import Column
 from ._dataset import Dataset
 from ._records import Records
 
@@ -29,7 +30,9 @@ def read_csv(
     dates: Sequence[str] | Mapping[str, str | None] = (),
     delimiter: str = ",",
     decimal: str = ".",
+    thousands: str = "",
     missing: str = "error",
+    encoding: str = "utf-8",
 ) -> Dataset:
     """Returns columns of a CSV file with a header line as a `Dataset`.
 
@@ -46,8 +49,9 @@ def read_csv(
 
     **Arguments:**
 
-    - `path`: the file, in UTF-8. It is read line by line; reading takes at most 48 bytes for each
-      cell of the requested columns.
+    - `path`: the file. It is read line by line, also from `.csv.gz`; reading takes at most 48 bytes
+      for each cell of the requested columns. `.xlsx` (the first sheet) and `.parquet` are read by
+      pandas.
     - `x`: the input column, or several; `y`: the label column.
     - `names`: axis labels by column name, such as `{"age": "age (years)"}`.
     - `categories`: the input columns whose cells are words. They become codes 0, 1, ... in
@@ -60,10 +64,12 @@ def read_csv(
       `{"day": "%d.%m.%Y"}`; None and the list are ISO 8601. A column that begins with an ISO date
       such as 2020-05-01 need not be named. Dates become days since the earliest, times of the day
       their fractions, in UTC if they have a zone; the unit goes to `x_names`.
-    - `delimiter`: one character; `decimal`: `"."` or `","`.
+    - `delimiter`: one character; `decimal`: `"."` or `","`; `thousands`: the mark between groups of
+      three digits, `" "` for blanks of every kind. Default: none. A typographic minus is a minus.
     - `missing`: `"error"` (default), or `"drop"`: leaves out each row with an empty cell, `NA`,
-      `N/A`, `NaN`, `null` or a point in a requested column, and counts it. So does a dash or a
-      question mark, except in a column of categories.
+      `N/A`, `NaN`, `null`, a point or an error such as `#DIV/0!` in a requested column, and counts
+      it. So does a dash, a question mark or `None`, except in a column of categories.
+    - `encoding`: such as `"cp1252"` or `"utf-16"`.
 
     **Returns:** a `Dataset`, rows in the order of the file. Its `categories` list the word of each
     code, `ordered` the columns whose order is known, and `dropped` counts the rows left out.
@@ -81,7 +87,9 @@ def read_csv(
         _as_mapping("dates", dates),
         delimiter,
         decimal,
+        thousands,
         missing,
+        encoding,
     )
     if names is not None and not isinstance(names, Mapping):
         raise ValueError(f"names must be a dictionary, from columns to text; got {names!r}.")
@@ -127,7 +135,9 @@ class _Options(NamedTuple):
     dates: Mapping[str, Any]
     delimiter: str
     decimal: str
+    thousands: str
     missing: str
+    encoding: str
 
     def check(self) -> None:
         """Raises `ValueError` unless all are valid, and go together."""
@@ -160,13 +170,21 @@ class _Options(NamedTuple):
         require_bool("find_categories", self.find_categories)
         require_choice("decimal", self.decimal, (".", ","))
         require_choice("missing", self.missing, ("error", "drop"))
+        require_choice("thousands", self.thousands, ("", " ", ",", ".", "'", "’"))
+        try:
+            codecs.lookup(self.encoding)
+        except (LookupError, TypeError):
+            raise ValueError(
+                f'encoding must be one of Python, such as "cp1252"; got {self.encoding!r}.'
+            ) from None
         is_character = isinstance(self.delimiter, str) and len(self.delimiter) == 1
-        if not is_character or self.delimiter in '\n\r" ':
+        if not is_character or self.delimiter in '\n\r"':
             raise ValueError(
                 f'delimiter must be one character, such as ";" or "\\t"; got {self.delimiter!r}.'
             )
-        if self.delimiter == self.decimal:
-            raise ValueError(f"delimiter and decimal must differ; both are {self.decimal!r}.")
+        if self.decimal in (self.delimiter, self.thousands):
+            name = "delimiter" if self.decimal == self.delimiter else "thousands"
+            raise ValueError(f"{name} and decimal must differ; both are {self.decimal!r}.")
 
     def columns(self) -> list[Column]:
         """Returns the columns to read: the inputs, then the label."""
@@ -174,6 +192,7 @@ class _Options(NamedTuple):
             Column(
                 name,
                 self.decimal,
+                self.thousands,
                 "category" if name in self.categories else "date" if name in self.dates else None,
                 self.categories.get(name),
                 self.dates.get(name),
@@ -223,7 +242,7 @@ class _Places(NamedTuple):
 def _read_columns(path: Path, options: _Options) -> tuple[np.ndarray, Sequence[Column], _Places]:
     """Returns the numbers of the requested columns, shape (rows, columns), with the columns, which
     are to `finish` them, and the places of the rows."""
-    records = Records(path, options.delimiter)
+    records = Records(path, options.delimiter, options.encoding)
     header = next(records, None)
     if header is None:
         raise ValueError(f"{path} is empty; expected a header line with the names of the columns.")
@@ -236,7 +255,8 @@ def _read_columns(path: Path, options: _Options) -> tuple[np.ndarray, Sequence[C
         if len(cells) != len(names):
             raise ValueError(
                 f"{place}: {len(cells)} cells where the header has {len(names)}. Is the delimiter "
-                f"{options.delimiter!r}, and a cell that contains it in quotes?"
+                f"{options.delimiter!r}, and a cell that contains it in quotes? Names of rows, as "
+                f"R's write.table writes them, need a name in the header."
             )
         found = [cells[i].strip() for i in wanted]
         if options.missing == "drop" and any(map(Column.is_missing, columns, found)):

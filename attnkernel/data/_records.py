@@ -1,24 +1,41 @@
-"""The records of a CSV file, read line by line, with errors that name the line."""
+"""The records of a table in a file, read line by line, with errors that name the line."""
 
+import codecs
 import csv
+import gzip
+import io
+import itertools
+import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from .._core.validation import OptionError
+
 MAX_LINE_CHARACTERS = 2**24
+READERS = {".xlsx": "read_excel", ".xls": "read_excel", ".parquet": "read_parquet"}  # of pandas
 
 
 class Records(Iterator[list[str]]):
-    """The records of a CSV file that are not blank; `line` is where the last one began."""
+    """The records of a table that are not blank; `line` is where the last one began.
 
-    def __init__(self, path: Path, delimiter: str = ","):
-        self._path = path
+    A first line such as `sep=;`, which Excel writes, says the delimiter.
+    """
+
+    def __init__(self, path: Path, delimiter: str = ",", encoding: str = "utf-8"):
+        self._path, self.line = path, 0
         csv.field_size_limit(MAX_LINE_CHARACTERS)  # a cell may be that long
-        self._reader = csv.reader(_read_lines(path), delimiter=delimiter, strict=True)
-        self.line = 0
+        lines = _read_lines(path, encoding)
+        first = list(itertools.islice(lines, 1))
+        said = re.fullmatch(r'"?sep=(.)"?\s*', first[0]) if first else None
+        self._lines_before, delimiter = (0, delimiter) if said is None else (1, said[1])
+        lines = lines if said else itertools.chain(first, lines)
+        options = {"delimiter": delimiter, "strict": True, "skipinitialspace": True}
+        self._reader = csv.reader(lines, **options)
 
     def __next__(self) -> list[str]:
         while True:
-            self.line = self._reader.line_num + 1
+            self.line = self._lines_before + self._reader.line_num + 1
             try:
                 cells = next(self._reader)
             except csv.Error as error:
@@ -29,13 +46,16 @@ class Records(Iterator[list[str]]):
                 return cells
 
 
-def _read_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a regular UTF-8 file; `ValueError` says why it cannot be read."""
+def _read_lines(path: Path, encoding: str) -> Iterator[str]:
+    """Yields the lines of a regular file; `ValueError` says why it cannot be read."""
     try:
         if path.exists() and not path.is_file():  # a device has no end
             kind = "a directory" if path.is_dir() else "no regular file"
             raise RefusedFileError(f"{path} is {kind}; expected a CSV file.")
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        if path.suffix in READERS and path.exists():
+            yield from _read_by_pandas(path)
+            return
+        with _open_text(path, encoding) as file:
             number = 0
             while line := file.readline(MAX_LINE_CHARACTERS):
                 number += 1
@@ -49,16 +69,46 @@ def _read_lines(path: Path) -> Iterator[str]:
         raise ValueError(
             f"There is no file {path} (looked from the directory {Path.cwd()})."
         ) from None
-    except UnicodeDecodeError:
+    except UnicodeError:
+        raise _encoding_error(path, encoding) from None
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(
-            f"{path} is not UTF-8 text (byte {_first_invalid_byte(path)}); save it as UTF-8."
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}."
         ) from None
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     except RefusedFileError:
         raise
     except ValueError as error:
         raise ValueError(f"{str(path)!r} is not the name of a file: {error}.") from None
+
+
+def _open_text(path: Path, encoding: str) -> io.TextIOBase:
+    """Returns a file open for reading text, of `.gz` unpacked."""
+    encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+    opened = gzip.open if path.suffix == ".gz" else open
+    return opened(path, "rt", encoding=encoding, newline="")
+
+
+def _read_by_pandas(path: Path) -> Iterator[str]:
+    """Yields the lines of CSV of the first sheet of a workbook, or of a Parquet file."""
+    try:
+        import pandas  # noqa: PLC0415  an extra
+
+        frame = getattr(pandas, READERS[path.suffix])(path)
+    except ImportError as error:
+        raise RefusedFileError(f"{path} is read by pandas: {error}") from None
+    except Exception as error:
+        raise RefusedFileError(f"{path} cannot be read: {error}") from None
+    yield from frame.to_csv(index=False).splitlines(keepends=True)
+
+
+def _encoding_error(path: Path, encoding: str) -> OptionError:
+    """Returns the error for a file of another encoding, with the one that it is likely to have."""
+    start = path.read_bytes()[:2]
+    guess = "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "cp1252"
+    name = codecs.lookup(encoding).name.upper()
+    place = f" (byte {_first_invalid_byte(path)})" if name == "UTF-8" else ""
+    options = {} if guess == encoding else {"encoding": guess}
+    return OptionError(f"{path} is not {name} text{place}; save it as UTF-8.", **options)
 
 
 class RefusedFileError(ValueError):

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from attnkernel._core.validation import OptionError
 from attnkernel.data._records import Records
 
-from .loading import Source, apply
+from .loading import ConfigIssue, Source, apply
 from .plain_yaml import ConfigError
 
 EXAMPLE = "'wage ~ age + sex', 'wage ~ .' for all other columns, or 'wage ~ . - id'"
@@ -20,6 +21,8 @@ CALL = re.compile(r"([A-Za-z_.][\w.]*)\(")
 FLAGS = {
     "data.delimiter": "--delimiter",
     "data.decimal": "--decimal",
+    "data.thousands": "--thousands",
+    "data.encoding": "--encoding",
     "data.missing": "--missing",
     "data.categories": "--category",
     "data.dates": "--date",
@@ -63,7 +66,19 @@ def source_of(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> S
     for override in overrides:
         apply(override, source)
     if "x" not in source.values["data"]:
-        header = _header(path, str(source.values["data"].get("delimiter", ",")))
+        given = source.values["data"]
+        options = {name: given[name] for name in ("delimiter", "encoding") if name in given}
+        try:
+            header = [name.strip() for name in next(Records(path, **options), [])]
+        except OptionError as error:
+            issue = ConfigIssue(
+                ("data",),
+                error.sentence,
+                {f"data.{name}": of for name, of in error.options.items()},
+            )
+            raise ConfigError(source.explain(issue)) from None
+        except (ValueError, TypeError, LookupError) as error:
+            raise ConfigError(str(error)) from None
         source.values["data"]["x"] = columns_of(formula, header, path)
     return source
 
@@ -189,11 +204,3 @@ def _joined(words: Sequence[str]) -> str:
     """Returns words as one text; a shell replaces a word `~` by the home directory."""
     home = os.path.expanduser("~")
     return " ".join("~" if word == home else word for word in words)
-
-
-def _header(path: Path, delimiter: str) -> list[str]:
-    """Returns the names of the columns of a CSV file."""
-    try:
-        return [name.strip() for name in next(Records(path, delimiter), [])]
-    except (ValueError, TypeError) as error:
-        raise ConfigError(str(error)) from None

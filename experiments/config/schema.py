@@ -88,6 +88,10 @@ class Csv(Part):
     y: Column
     delimiter: str = ","
     decimal: Literal[".", ","] = "."
+    thousands: Literal["", " ", ",", ".", "'", "’"] = Field(
+        default="", description="the mark between thousands"
+    )
+    encoding: str = Field(default="utf-8", description="such as cp1252 or utf-16")
     missing: Literal["error", "drop"] = Field(
         default="error", description="drop: leave out rows with an empty cell, NA or the like"
     )
@@ -103,7 +107,7 @@ class Csv(Part):
         categories: Any = self.categories
         if isinstance(categories, dict):
             categories = {c: words and list(map(str, words)) for c, words in categories.items()}
-        options = self.model_dump(include={"x", "y", "dates", "delimiter", "decimal", "missing"})
+        options = self.model_dump(exclude={"source", "path", "categories"})
         with jax.ensure_compile_time_eval():
             return ak.data.read_csv(
                 self.path, categories=categories, find_categories=True, **options

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 import attnkernel as ak
 from attnkernel._core.rows import require_regression_data
-from attnkernel.data._columns import OptionError
+from attnkernel._core.validation import OptionError
 
 from ..config import FieldError, Name, Part, Seed
 from ..runs import NO_MONITOR, Monitor, Run

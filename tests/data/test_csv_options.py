@@ -1,10 +1,13 @@
 """Options of CSV files: delimiters, decimal commas, gaps, dashes, words, dates, helpful errors."""
 
+import gzip
+
 import numpy as np
+import pandas
 import pytest
 
 import attnkernel as ak
-from attnkernel.data._columns import OptionError
+from attnkernel._core.validation import OptionError
 from experiments.__main__ import main
 
 SEMICOLONS = (
@@ -96,6 +99,41 @@ def test_errors_count_the_rows_that_were_left_out_too(written):
         read(written(rows), "x", missing="drop")
 
 
+def test_marks_between_thousands_blanks_and_excels_first_line(written):
+    blanks = "x;y\n1 234,5;1\n−2\u00a0500;2\n3\u202f000,0;4\n#NUM!;5\n"
+    data = read(written(blanks), "x", thousands=" ", **EXCEL)
+    np.testing.assert_array_equal(data.x[:, 0], [1234.5, -2500.0, 3000.0])
+    assert data.dropped == 1
+    for text, options in (
+        ("sep=;\nx;y\n1;2\n2;3\n3;4\n", {}),
+        ('"x" "y"\n1 2\n2 3\n3 4\n', {"delimiter": " "}),
+        ('x, y\n"1", 2\n2, "3"\n3, 4\n', {}),
+    ):
+        np.testing.assert_array_equal(read(written(text), "x", **options).y, [2, 3, 4])
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_other_encodings_are_named_and_read(written, encoding):
+    path = written("größe,y\n1,2\n2,3\n3,4\n".encode(encoding))
+    with pytest.raises(OptionError, match=f"not UTF-8 text.*Try encoding='{encoding}'"):
+        read(path, "größe")
+    np.testing.assert_array_equal(read(path, "größe", encoding=encoding).y, [2, 3, 4])
+
+
+def test_packed_files_and_workbooks(tmp_path, monkeypatch):
+    with gzip.open(tmp_path / "a.csv.gz", "wt") as file:
+        file.write("x,y\n1,2\n2,3\n3,4\n")
+    np.testing.assert_array_equal(read(tmp_path / "a.csv.gz", "x").y, [2, 3, 4])
+    for name, message in (("b.csv.gz", "gzip"), ("b.xlsx", "pandas|format")):
+        (tmp_path / name).write_bytes(b"x,y\n1,2\n")
+        with pytest.raises(ValueError, match=message):
+            read(tmp_path / name, "x")
+    # pandas reads workbooks by packages that the tests do not need
+    frame = pandas.DataFrame({"x": pandas.date_range("2020-01-01", periods=3), "y": [2.0, 3, 4]})
+    monkeypatch.setattr(pandas, "read_excel", lambda path: frame)
+    np.testing.assert_array_equal(read(tmp_path / "b.xlsx", "x").x[:, 0], [0, 1, 2])
+
+
 FAULTS = [
     ("x,y\n", {"missing": "drop"}, r"has 0 rows of data; a fit"),
     ("x,y\n1,2\n3,4\n,5\n", {"missing": "drop"}, r"2 rows of data, after 1 with missing"),
@@ -109,14 +147,26 @@ FAULTS = [
     ("x,y\noak,1\nelm,2\nash,3\n", {"find_categories": True}, r"another word in each of its 3"),
     ('x,y\n"1,5",2\n', {"find_categories": True}, r"'1,5'\. Try decimal=','\."),
     ("x;y\n1.5;2\n", EXCEL, r"'1\.5'\. Try decimal='\.'\."),
-    ("x;y\n1.500,5;2\n", EXCEL, r"'1\.500,5'\. Remove the marks between thousands\.$"),
+    ("x;y\n1.500,5;2\n", EXCEL, r"'1\.500,5'\. Try thousands='\.'\.$"),
     ("x;y\n1,5;2,5\n", {}, r"'x', 'y';.*'x;y'\. Try delimiter=';'\.$"),
     ("x\ty\n1\t2\n", {}, r"'x\\ty'\. Try delimiter='\\t'\.$"),
     ("z,w\n1,2\n", {}, r"'z', 'w'\.$"),
     ("x,y\n1 m,2\n", {}, r"got '1 m'"),
     ('x,y\n"1,5",2\n', {}, r"got '1,5'\. Try decimal=','\.$"),
-    ('x,y\n"-1.234,5",2\n', {}, r"'-1\.234,5'\. Remove the marks .*\. Try decimal=','\.$"),
-    ('x,y\n"1,250",2\n', {}, r"If ',' is between thousands, remove it\. Try decimal=','"),
+    ('x,y\n"-1.234,5",2\n', {}, r"'-1\.234,5'\. Try decimal=','\.$"),
+    ('x,y\n"1,250",2\n', {}, r"If ',' is .*\. Try decimal=',' or thousands=','"),
+    ("x;y\n1\u202f234,5;2\n", {"delimiter": ";"}, r"Try thousands=' '\.$"),
+    ("x;y\n1 234,5;2\n", {"delimiter": ";", "thousands": " "}, r"Try decimal=','\.$"),
+    ("x,y\n1'234'567,2\n", {}, r"Try thousands=\"'\"\.$"),
+    ("x,y\n2019-01,2\n", {}, r"Try dates=\{'x': '%Y-%m'\}\.$"),
+    ("x,y\n1/23/20,2\n", {}, r"Try dates=\{'x': '%m/%d/%y'\}\.$"),
+    ("x,y\n10:15,2\n", {}, r"Try dates=\{'x': '%H:%M'\}\.$"),
+    ("x,y\nJan 1 2000,2\n", {"find_categories": True}, r"'%b %d %Y'\} or categories=\['x'\]\.$"),
+    ("x,y\n1,2\n#DIV/0!,2\n", {}, r"'#DIV/0!'\. Try missing='drop'"),
+    ("x,y\n1,2\nNone,2\n", {}, r"'None'\. Try missing='drop'"),
+    ('"x" "y"\n"1" 1 2\n', {"delimiter": " "}, r"Names of rows, as R's write\.table writes them"),
+    ("x,y\n1,2\n", {"encoding": "utf-9"}, r"encoding must be one of Python.*'utf-9'"),
+    ("x,y\n1,2\n", {"thousands": "."}, r"thousands and decimal must differ; both are '\.'"),
     ("x,y\n12%,2\n", {}, r"'12%'\. Write the number alone, without its unit\.$"),
     ("x,y\n$ 1200,2\n", {}, r"Write the number alone, without its unit\.$"),
     ("x,y\n2021-01-02,1\n1/3/2021,2\n", {}, r"row 2.*as in the rows before.*in one format\.$"),
