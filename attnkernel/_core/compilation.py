@@ -1,13 +1,12 @@
 """Compiled programs: their options, a folder that keeps them, and functions that can share them."""
 
-import contextlib
 import functools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -136,24 +135,6 @@ def cache_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     compilation_cache.reset_cache()  # JAX reads its settings once, at the first program
     return path
-
-
-@contextlib.contextmanager
-def without_program_cache() -> Iterator[None]:
-    """Turns JAX's cache on disk off, in this process and in those started meanwhile."""
-    variable, config = "JAX_ENABLE_COMPILATION_CACHE", cast(Any, jax.config)
-    before, is_enabled = os.environ.get(variable), config.jax_enable_compilation_cache
-    os.environ[variable] = "false"
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        del os.environ[variable]
-        if before is not None:
-            os.environ[variable] = before
-        jax.config.update("jax_enable_compilation_cache", is_enabled)
-        compilation_cache.reset_cache()
 
 
 def _user_cache_folder() -> Path:

@@ -171,12 +171,16 @@ def parse_rows(
     """
     x, y, weights, names = frames_to_numbers(x, y, weights, na)
     x, y = as_points("x", x), as_real_array("y", y)
-    if y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
+    _require_same_rows(x, y)
+    return x, y, None if weights is None else as_weights(weights, x.shape[0]), names
+
+
+def _require_same_rows(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
+    if x.ndim != 2 or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
         raise ValueError(
             f"x must have shape (n,) or (n, dim) and y shape (n,) or (n, out), with the same n; "
             f"got x {x.shape} and y {y.shape}."
         )
-    return x, y, None if weights is None else as_weights(weights, x.shape[0]), names
 
 
 def as_variances(variance: ArrayLike) -> Float[Array, "n columns"]:
@@ -293,11 +297,7 @@ def require_regression_data(
     constant; codes in the columns of `categories`. `advice_for_nan`: added to the error where
     numbers are NaN.
     """
-    if x.ndim != 2 or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
-        raise ValueError(
-            f"x must have shape (n,) or (n, dim) and y shape (n,) or (n, out), with the same n; "
-            f"got x {x.shape} and y {y.shape}."
-        )
+    _require_same_rows(x, y)
     min_fit_rows = 3
     if x.shape[0] < min_fit_rows:
         raise ValueError(

@@ -200,9 +200,7 @@ def _advance_training(
     """
 
     def from_starts(state: Training, problem: Problem) -> tuple[Training, History]:
-        def step(state: Training, _: None) -> tuple[Training, History]:
-            return train_step(state, problem, optimizer, record)
-
+        step = lambda state, _: train_step(state, problem, optimizer, record)  # noqa: E731
         return eqx.filter_vmap(lambda state: jax.lax.scan(step, state, None, length=steps))(state)
 
     return vmap_over_fits(from_starts, axes, 1)(state, problem)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core.validation import as_integer, is_real_number, require_instance
-from ._base import BatchOfKeys, BatchOfQueries, Embedded, Inputs, Kernel, PointBoxes, Wrapper
+from ._base import BatchOfKeys, BatchOfQueries, Embedded, Inputs, Kernel, Wrapper
 
 
 class NearestNeighbours(Embedded, Wrapper):
@@ -121,11 +121,3 @@ class _PerQuery(Kernel):
         at_point = self.kernel.log_pair(jnp.zeros_like(step), jnp.zeros_like(step))
         alone = jnp.where(jnp.all(step == 0), at_point, -jnp.inf)
         return jnp.where(some, inside, alone)
-
-    def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
-        """That of the least distance in the longest unit."""
-        q_low, q_high, k_low, k_high = boxes
-        unit = jnp.where(q_high[-1] > 0, q_high[-1], 1.0)
-        low, high = (k_low - q_high)[:-1] / unit, (k_high - q_low)[:-1] / unit
-        zero = jnp.zeros_like(low)
-        return self.kernel.score_upper_bound(PointBoxes(low, high, zero, zero))

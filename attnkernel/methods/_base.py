@@ -142,24 +142,16 @@ def batch_size_within_memory(task: Task) -> int | None:
     return max(1, 2**24 // max(1, task.queries * task.keys))
 
 
-def mask_unsupported_reason(prior: Prior | None, *factors: str) -> str | None:
+def mask_unsupported_reason(prior: Prior | None, masks: str, *factors: str) -> str | None:
     """Returns why a method that supports only masks of keys rejects this prior, or None.
 
-    `factors`: of a `KeyMask`, those which the method also supports, such as "is_causal".
+    `masks`: what it takes, in words; `factors`: of a `KeyMask`, those which it also supports, such
+    as "is_causal".
     """
     got = key_mask_of(prior).reason_beyond(*factors)
-    if got is None:
-        return None
-    priors = {
-        "excludes_self": "ExcludeSelf",
-        "is_causal": "Causal()",
-        "window": "Window",
-        "segments": "Segments",
-    }
-    names = ["HeldOut", *(priors[factor] for factor in factors)]
-    masks = " and ".join(names)
-    joined = ", also joined by &" if len(names) > 1 else ""
-    return f"it takes no prior, or masks of keys such as {masks}{joined}; got {got}"
+    return (
+        None if got is None else f"it takes no prior, or masks of keys such as {masks}; got {got}"
+    )
 
 
 def apply_prior(

@@ -95,7 +95,8 @@ class Fourier(Method):
             return f"it takes moments of degree up to {MAX_DEGREE}, not {task.degree}"
         if task.degree and task.rule.log_sink() is not None:
             return "for local polynomials it takes no sink"
-        if (reason := mask_unsupported_reason(task.prior, "excludes_self")) is not None:
+        masks = "HeldOut and ExcludeSelf, also joined by &"
+        if (reason := mask_unsupported_reason(task.prior, masks, "excludes_self")) is not None:
             return reason
         if jax.default_backend() != "cpu":
             return f"it runs on CPU, and the default device is {jax.default_backend()}"

@@ -119,7 +119,8 @@ class Fused(Method):
         if capped and not task.rule.temperature_parameter.is_fixed:
             return "a soft cap needs a temperature that is fixed: ak.fixed(1.0)"
         factors = ("is_causal", "window", "segments")[: 2 if is_cudnn else 3]
-        if (reason := mask_unsupported_reason(task.prior, *factors)) is not None:
+        masks = "HeldOut, Causal() and Window" + ("" if is_cudnn else ", and Segments")
+        if (reason := mask_unsupported_reason(task.prior, masks, *factors)) is not None:
             return reason
         left, right = key_mask_of(task.prior).limits
         if is_cudnn and left is not None and right != 0:

@@ -87,7 +87,8 @@ class Linear(Method):
         elif self.features.directions.shape[-1] != task.dim:
             dim = self.features.directions.shape[-1]
             return f"its features are of points of {dim} dimensions; got {task.dim}"
-        if (reason := mask_unsupported_reason(task.prior, "is_causal")) is not None:
+        masks = "HeldOut and Causal(), also joined by &"
+        if (reason := mask_unsupported_reason(task.prior, masks, "is_causal")) is not None:
             return reason
         if key_mask_of(task.prior).is_causal and task.queries != task.keys:
             return (

@@ -63,7 +63,8 @@ class Sorted(Method):
             return f"it takes the kernels {names}; got {type(kernel).__name__}"
         if task.dim != 1:
             return f"it sorts points of one dimension; got {task.dim}"
-        if (reason := mask_unsupported_reason(task.prior, "excludes_self")) is not None:
+        masks = "HeldOut and ExcludeSelf, also joined by &"
+        if (reason := mask_unsupported_reason(task.prior, masks, "excludes_self")) is not None:
             return reason
         if key_mask_of(task.prior).excludes_self and task.queries != task.keys:
             return (

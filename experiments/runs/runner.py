@@ -10,13 +10,13 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import matplotlib as mpl
+from jax.experimental.compilation_cache import compilation_cache
 
 from attnkernel import FitWarning
-from attnkernel._core.compilation import without_program_cache
 from attnkernel.fitting import CostWarning
 
 from ..config import errors, loading
@@ -27,6 +27,24 @@ if TYPE_CHECKING:
 from . import distributed
 from .directory import Run
 from .files import OutputError, default_directory, require_run, resume_command, status_of
+
+
+@contextlib.contextmanager
+def without_program_cache() -> Iterator[None]:
+    """Turns JAX's cache on disk off, in this process and in those started meanwhile."""
+    variable, config = "JAX_ENABLE_COMPILATION_CACHE", cast(Any, jax.config)
+    before, is_enabled = os.environ.get(variable), config.jax_enable_compilation_cache
+    os.environ[variable] = "false"
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        del os.environ[variable]
+        if before is not None:
+            os.environ[variable] = before
+        jax.config.update("jax_enable_compilation_cache", is_enabled)
+        compilation_cache.reset_cache()
 
 
 @contextlib.contextmanager

@@ -16,10 +16,11 @@ from jax.experimental.compilation_cache import compilation_cache
 from paths import CONFIGS, ROOT
 
 import attnkernel as ak
-from attnkernel._core.compilation import can_use_options, without_program_cache
+from attnkernel._core.compilation import can_use_options
 from experiments import __main__ as command_line
 from experiments.config.registry import STUDIES
 from experiments.runs import provenance, runner
+from experiments.runs.runner import without_program_cache
 
 JAX: Any = cast(Any, jax.config)
 ENABLED, FOLDER = "jax_enable_compilation_cache", "jax_compilation_cache_dir"
