@@ -169,6 +169,7 @@ def codes(valid: Any) -> dict[str, Any]:
 
 
 KINDS: dict[str, Any] = {
+    "anything": {},
     "points": points,
     "paired": paired,
     "weights": shares,

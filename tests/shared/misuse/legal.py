@@ -1,34 +1,17 @@
 """Public names that are not called, and misuses that are valid all the same."""
 
-# public, and not called with arguments that could be misused
-EXCLUDED = {
-    "no arguments": (
-        "Sorted Auto Uniform EluFeatures Taylor ExcludeSelf ink paper "
-        "Binomial Poisson Gamma DeltaRule"
-    ),
-    "abstract: its subclasses are called": (
-        "LinearSmoother Smoother Family RobustLoss HasDeviance "
-        "Kernel Prior Mask Rule Method Objective DensityModel "
-        "Categorical Compact Estimator Cache CachedLayer "
-        "Embedded Wrapper FiniteRank Radial Scaled"
-    ),
-    "what a function returns": (
-        "Fit Bands Selection LocalFit LikelihoodFit "
-        "QuantileFit "
-        "Box Choice Result "
-        "Starts AverageDerivative BootstrapTest "
-        "DegreesOfFreedom Discontinuity Report Sample "
-        "SoftmaxState WeightedPowerMeans MatrixState LeastSquaresState "
-        "LinearState Task Rows Estimate DataSupport LinearCoefficients Dataset"
-    ),
-    "an error or a warning": (
-        "FitWarning CostWarning ExtrapolationWarning CheckpointWarning SavedFileError"
-    ),
-    "for authors of kernels, methods and training loops, inside jit": (
-        "unbounded rescaled category_counts periods PointBoxes Features PositionBlock KeyMask "
-        "dense_weights advance identity_of Row"
-    ),
-}
+# public, and not called with arguments that could be misused; a protocol is not either
+RESULTS = (
+    "Fit Bands Selection LocalFit LikelihoodFit QuantileFit Box Choice Result Starts "
+    "AverageDerivative BootstrapTest DegreesOfFreedom Discontinuity Report Sample SoftmaxState "
+    "WeightedPowerMeans MatrixState LeastSquaresState LinearState Task Rows Estimate DataSupport "
+    "LinearCoefficients Dataset"
+)
+FOR_AUTHORS_INSIDE_JIT = (
+    "unbounded rescaled category_counts periods PointBoxes Features PositionBlock KeyMask "
+    "dense_weights advance identity_of Row"
+)
+EXCLUDED = {"HasDeviance", *RESULTS.split(), *FOR_AUTHORS_INSIDE_JIT.split()}
 
 # what is valid all the same: (callable, argument, misuse)
 HEADS = "an array has a number for each head, for `PerHead`"
@@ -36,27 +19,27 @@ TRACED = "the number may be known at run time alone"
 SHAPES = "of the arrays only shapes and dtypes matter"
 ANY_SHAPE = "a function of each number, whatever the shape"
 LEGAL = {
-    ("PartiallyLinear", "linear", "two"): "several columns",
-    ("regress", "rate", "a single number"): "the rate of all rows",
-    ("RecurrentCache", "state", "an array"): "a tree of one array",
+    ("econometrics.PartiallyLinear", "linear", "two"): "several columns",
+    ("recurrent.regress", "rate", "a single number"): "the rate of all rows",
+    ("nn.RecurrentCache", "state", "an array"): "a tree of one array",
     **{
         (name, argument, "an array of three axes"): HEADS
         for name, argument in (
-            ("RationalQuadratic", "alpha"),
+            ("kernels.RationalQuadratic", "alpha"),
             ("Periodic", "lengthscale"),
             ("Periodic", "period"),
             ("DotProduct", "scale"),
-            ("CosineSimilarity", "scale"),
-            ("Polynomial", "offset"),
-            ("Polynomial", "scale"),
-            ("SoftCapped", "cap"),
+            ("kernels.CosineSimilarity", "scale"),
+            ("kernels.Polynomial", "offset"),
+            ("kernels.Polynomial", "scale"),
+            ("kernels.SoftCapped", "cap"),
             ("Alibi", "slope"),
             ("Softmax", "temperature"),
             ("Softmax", "sink_mass"),
             ("Softmax of a logarithm", "log_sink_mass"),
             ("Entmax", "temperature"),
-            ("Kerple", "rate"),
-            ("Kerple", "scale"),
+            ("priors.Kerple", "rate"),
+            ("priors.Kerple", "scale"),
             ("fixed", "value"),
         )
     },
@@ -66,14 +49,14 @@ LEGAL = {
             ("Causal", "offset"),
             ("Window", "left"),
             ("Window", "right"),
-            ("Prefix", "length"),
-            ("Lengths", "queries"),
-            ("Lengths", "keys"),
+            ("priors.Prefix", "length"),
+            ("priors.Lengths", "queries"),
+            ("priors.Lengths", "keys"),
             ("HoldOut", "size"),
             ("MultiheadAttention.step", "count"),
-            ("KVCache.append", "count"),
-            ("KVCache.keep", "count"),
-            ("KVCache.keep", "length"),
+            ("nn.KVCache.append", "count"),
+            ("nn.KVCache.keep", "count"),
+            ("nn.KVCache.keep", "length"),
             ("quantiles", "levels"),
         )
     },
@@ -104,11 +87,11 @@ LEGAL = {
             ("huge", "float64 holds it, and the column does not matter"),
         )
     },
-    ("AitchisonAitken", "categories", "two"): "one number per column",
+    ("kernels.AitchisonAitken", "categories", "two"): "one number per column",
     **{
         (name, argument, "huge"): "the name of a group"
         for name, argument in (
-            ("GroupKFold", "groups"),
+            ("objectives.GroupKFold", "groups"),
             ("bands", "clusters"),
             ("econometrics.average_derivative", "clusters"),
         )
@@ -119,16 +102,16 @@ LEGAL = {
         for misuse in ("a word", "words", "a digit")
     },
     ("NearestNeighbours", "fraction", "one"): "all keys",
-    ("convert_lengthscale", "lengthscale", "an array of three axes"): ANY_SHAPE,
+    ("kernels.convert_lengthscale", "lengthscale", "an array of three axes"): ANY_SHAPE,
     ("MultiheadAttention", "dropout_p", "zero"): "no dropout",
     **{
         (f"{layer}.__call__", "mask", "numbers"): "0 is False, as Equinox reads integers"
         for layer in (
-            *("MultiheadAttention", "LatentAttention"),
+            *("MultiheadAttention", "nn.LatentAttention"),
             *("nn.PersistentMemory", "nn.BiasReducedAttention"),
         )
     },
-    ("Sharded", "axis", "misspelt"): "without a mesh it names the axis of a new one",
+    ("methods.Sharded", "axis", "misspelt"): "without a mesh it names the axis of a new one",
     ("quantiles", "levels", "two"): "several levels",
     ("plot.weights", "queries", "a single number"): "one query",
     ("data.heteroskedastic_sd", "x", "inf"): "it is infinite there",
@@ -139,11 +122,11 @@ NOT_FINITE = {
     for name, argument in (
         ("squared_error", "prediction"),
         ("squared_error", "y"),
-        ("absolute_error", "prediction"),
-        ("absolute_error", "y"),
-        ("CheckLoss.__call__", "prediction"),
-        ("CheckLoss.__call__", "y"),
-        ("log_score", "y"),
+        ("losses.absolute_error", "prediction"),
+        ("losses.absolute_error", "y"),
+        ("losses.CheckLoss.__call__", "prediction"),
+        ("losses.CheckLoss.__call__", "y"),
+        ("objectives.log_score", "y"),
         ("LocalLikelihood.deviance", "prediction"),
         ("LocalLikelihood.deviance", "y"),
         ("RobustRegression.deviance", "prediction"),

@@ -16,19 +16,16 @@ import numpy as np
 
 import attnkernel as ak
 
-from .attention import ATTENTION
-from .files import FILES
-from .inference import INFERENCE
+from .calls import CALLABLES
 from .kinds import KINDS, Traced
 from .legal import LEGAL, NOT_FINITE
-from .models import MODELS
-from .nn import NN
 from .values import AX, made, now
 
 PACKAGE = str(Path(ak.__file__).parent)
 # need the numbers of their results; all others are only traced: compiling them takes 30 s
-CONCRETE = {*FILES, "choose", "econometrics.average_derivative", "summarise"}
-CALLABLES = ATTENTION | MODELS | NN | INFERENCE | FILES
+CONCRETE = re.compile(
+    r"(data|plot|sklearn)\..*|save|load|choose|econometrics.average_derivative|summarise"
+)
 
 
 class Verdict(NamedTuple):
@@ -90,7 +87,7 @@ def valid_result(name: str) -> Any:
             results.append(function(**given))
             return 0
 
-        call() if name in CONCRETE else jax.eval_shape(call)
+        call() if CONCRETE.fullmatch(name) else jax.eval_shape(call)
     forget_axes()
     return results[0]
 
