@@ -9,7 +9,7 @@ from jax import export
 import attnkernel as ak
 from attnkernel.attention import Auto
 from attnkernel.kernels import Boxcar, RandomFeatures
-from attnkernel.methods import Blockwise, Dense, Fourier, Fused, Linear, Sharded, Sorted
+from attnkernel.methods import Blockwise, Dense, Linear
 from attnkernel.models import BiasReduced
 
 # checked annotations compare the axes of batches as integers, which symbolic sizes are not
@@ -154,26 +154,6 @@ def test_regression_and_linear_attention_of_any_length():
         return orders | others | {"linear": causal}
 
     assert_exports(predictions, [("n", 2), ("m", 2), ("m", 1)], [(1, 5, 90)], 1e-3)
-
-
-@pytest.mark.parametrize(
-    ("method", "kernel"),
-    [
-        (Sorted(), ak.Laplace(0.5)),
-        (Fourier(), ak.Gaussian(0.5)),
-        (Fused(), ak.DotProduct()),
-        (Sharded(), ak.Gaussian(0.5)),
-    ],
-)
-def test_other_methods_refuse_symbolic_sizes(method, kernel):
-    n, m = export.symbolic_shape("n, m")
-    shapes = [jax.ShapeDtypeStruct((rows, 1), jnp.float32) for rows in (n, m, m)]
-
-    def attended(q, k, v):
-        return ak.attend(q, k, v, kernel=kernel, method=method)
-
-    with pytest.raises(ValueError, match=r"symbolic sizes of jax\.export; use Dense"):
-        export.export(jax.jit(attended))(*shapes)
 
 
 def test_auto_selects_blockwise_for_symbolic_sizes():

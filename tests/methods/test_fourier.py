@@ -207,23 +207,6 @@ def test_rows_that_are_not_numbers_change_only_what_reads_them(x64):
     np.testing.assert_array_equal(call(q, hidden_v, HIDDEN), call(q, v, HIDDEN))
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"kernel": lambda: ak.Laplace(0.3)}, "Gaussian.*Laplace"),
-        ({"dim": 4}, "1 to 3.*4"),
-        ({"prior": ak.Causal()}, "HeldOut and ExcludeSelf.*causal"),
-    ],
-)
-def test_unsupported_tasks_are_refused(x64, change, reason):
-    kernel = change.get("kernel", lambda: ak.Gaussian(0.3))()
-    q, k, v = data(change.get("dim", 1))
-    arguments = {"kernel": kernel, "prior": change.get("prior")}
-    for call in (functools.partial(ak.attend, method=Fourier()), Fourier().recomputed):
-        with pytest.raises(ValueError, match=f"Fourier cannot evaluate this: .*{reason}"):
-            call(q, k, v, **arguments)
-
-
 def test_missing_package_is_named(x64, monkeypatch):
     shapes = (jax.ShapeDtypeStruct((10**5, 1), jnp.float64),) * 3
     assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == Fourier()

@@ -203,20 +203,6 @@ def test_error_of_one_source_stays_within_its_bound_for_each_degree(x64, monkeyp
             assert bound[a, 0] < 1e-8  # the frequencies did suffice
 
 
-@pytest.mark.parametrize(
-    ("x", "kernel", "rule", "reason"),
-    [
-        (np.zeros((5, 2)), ak.Gaussian(0.3), ak.Softmax(), "one dimension, not 2"),
-        (np.zeros(5), ak.Gaussian(0.3), ak.Softmax(sink_mass=ak.fixed(1.0)), "no sink"),
-        (np.zeros(5), ak.Laplace(0.3), ak.Softmax(), "Gaussian kernel alone, not Laplace"),
-    ],
-)
-def test_unsupported_moments_are_refused(x, kernel, rule, reason):
-    model = ak.KernelRegression(kernel, order=1, rule=rule, method=Fourier())
-    with pytest.raises(ValueError, match=f"Fourier cannot evaluate this: .*{reason}.*Auto"):
-        model(x, x, np.zeros(5))
-
-
 def test_auto_takes_moments_above_a_number_of_pairs():
     def selected(n, dim, order, kernel=ak.Gaussian(0.3)):
         shape = jax.ShapeDtypeStruct((n, dim), jnp.float32)

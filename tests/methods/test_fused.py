@@ -19,7 +19,6 @@ from attnkernel import priors
 from attnkernel.attention import Auto
 from attnkernel.kernels import EluFeatures, SoftCapped
 from attnkernel.methods import Blockwise, Dense, Fused, Linear, Sharded, Sorted
-from attnkernel.rules import Uniform
 
 QUERIES, KEYS = 131, 149  # more than one block of each, and neither whole
 HIDDEN = np.arange(KEYS) % 3 == 1
@@ -219,60 +218,6 @@ def test_fused_lowers_to_the_named_call(platform, call):
     data, kernel = heads_and_batches()
     found = lowered_gradient([platform], Fused(platform=platform), kernel, *data, prior=prior)
     assert call in str(found.mlir_module())
-
-
-@pytest.mark.parametrize(
-    ("method", "changes", "message"),
-    [
-        (Fused(), {}, "cpu.*ak.methods.Blockwise"),
-        (Fused(platform="tpu"), {}, "takes bfloat16, not float32.*Blockwise"),
-        (Fused("float16", platform="tpu"), {}, "takes bfloat16, not float16"),
-        (Fused(platform="cuda"), {}, "takes bfloat16 and float16, not float32.*Blockwise"),
-        (
-            Fused("bfloat16", platform="tpu"),
-            {"kernel": ak.Epanechnikov(0.3)},
-            "DotProduct, and SoftCapped.*got Epanechnikov$",
-        ),
-        (
-            Fused("bfloat16", platform="cuda"),
-            {"kernel": CAPPED},
-            "Gaussian and DotProduct; got SoftCapped$",
-        ),
-        (Fused("bfloat16", platform="cuda"), {"rule": Uniform()}, "Softmax.*Uniform"),
-        (
-            Fused("bfloat16", platform="cuda"),
-            {"prior": ak.Causal(1)},
-            "got Causal of another offset",
-        ),
-        (Fused("bfloat16", platform="cuda"), {"prior": ak.Window(3, 3)}, "to the left alone"),
-        (
-            Fused("bfloat16", platform="cuda"),
-            {"prior": PRIORS["segments"]},
-            "Window.*got Segments",
-        ),
-        (
-            Fused("bfloat16", platform="tpu"),
-            {"kernel": SoftCapped(ak.DotProduct(), 50.0)},
-            r"ak\.fixed.*got SoftCapped",
-        ),
-        (
-            Fused("bfloat16", platform="tpu"),
-            {"kernel": CAPPED, "rule": ak.Softmax(2.0)},
-            "temperature that is fixed",
-        ),
-        (
-            Fused("bfloat16", platform="cuda"),
-            {"prior": priors.ExcludeSelf()},
-            "excludes the row",
-        ),
-        (Fused("float16", platform="cuda"), {"dim": 127}, "128.*130"),
-    ],
-)
-def test_unsupported_tasks_are_refused(method, changes, message):
-    changes = {"kernel": ak.Gaussian(0.3), "dim": 2} | changes
-    data = rows(changes.pop("dim"), 1)
-    with pytest.raises(ValueError, match=message):
-        ak.attend(*data, **changes, method=method)
 
 
 def test_versions_of_jax_without_the_log_mass_of_cudnn_are_refused(monkeypatch):

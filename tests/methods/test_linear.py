@@ -14,7 +14,7 @@ from marks import needs_finufft, slow
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.kernels import Cauchy, EluFeatures, RandomFeatures, Taylor
+from attnkernel.kernels import EluFeatures, RandomFeatures, Taylor
 from attnkernel.methods import Blockwise, Dense, Fourier, Linear, Sharded, Sorted
 
 N, DIM, DIM_V = 137, 3, 5  # more than two chunks, the last of them short
@@ -254,29 +254,6 @@ def test_float32_state_takes_float64_rows(x64):
     assert step(x[:1], cache)[0].dtype == jnp.float64
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ({"kernel": ak.Gaussian()}, "Gaussian.*features="),
-        ({"kernel": Cauchy()}, "random features.*Cauchy"),
-        ({"prior": ak.Window(2, 0)}, r"HeldOut and Causal\(\).*got Window"),
-        ({"prior": ak.Causal(3)}, "got Causal of another offset"),
-        ({"rule": ak.Entmax(1.5)}, "Softmax.*Entmax"),
-        ({"rule": ak.Softmax(0.5)}, "finite rank.*temperature 1"),
-        (
-            {
-                "kernel": ak.Gaussian(),
-                "method": Linear(random_features(4, 2)),
-            },
-            "2 dimensions.*3",
-        ),
-    ],
-)
-def test_unsupported_tasks_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        ak.attend(*arrays(), **({"kernel": EluFeatures(), "method": Linear()} | call))
-
-
 def test_auto_never_selects_linear():
     rows = jax.ShapeDtypeStruct((4096, DIM), jnp.float32)
     chosen = ak.select_method(rows, rows, rows, kernel=EluFeatures())
@@ -430,19 +407,3 @@ def test_masks_of_keys_intersect():
 )
 def test_other_priors_are_no_key_masks(prior, reason):
     assert prior.as_key_mask().unsupported_reason == reason
-
-
-@pytest.mark.parametrize(
-    ("method", "kernel", "prior", "message"),
-    [
-        (Linear(), EluFeatures(), OTHERS, "got a mask that excludes the row of each query"),
-        (Sorted(), ak.Laplace(), UpToNow(), "got a causal mask"),
-        (Sorted(), ak.Laplace(), OWN * ak.Alibi(0.1), "got Alibi"),
-        (Fourier(), ak.Gaussian(), ak.Window(2, 1), "got Window"),
-        (Linear(), EluFeatures(), priors.Segments(EVEN * 1), "got Segments"),
-    ],
-)
-def test_factors_that_a_method_does_not_take_are_named(method, kernel, prior, message):
-    x = np.linspace(0.0, 1.0, PLACES, dtype=np.float32)[:, None]
-    with pytest.raises(ValueError, match=f"cannot evaluate this: it takes no prior.*{message}"):
-        ak.attend(x, x, x, kernel=kernel, prior=prior, method=method)

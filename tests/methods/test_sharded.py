@@ -250,23 +250,6 @@ def test_invalid_meshes(as_users_run_it):
     )
 
 
-@pytest.mark.parametrize(
-    ("rule", "inner", "message"),
-    [
-        (ak.Entmax(1.5), ak.methods.Blockwise(), "Sharded.*Entmax.*keys"),
-        (ak.Softmax(), ak.methods.Sorted(), "Sorted.*kernels"),
-    ],
-)
-def test_unsupported_tasks_are_refused(rule, inner, message):
-    with pytest.raises(ValueError, match=message):
-        ak.attend(
-            *random_arrays(),
-            kernel=ak.Gaussian(0.3),
-            rule=rule,
-            method=ak.methods.Sharded(mesh(2), inner=inner),
-        )
-
-
 def test_default_mesh_is_all_devices():
     assert ak.methods.Sharded().devices == 8
     data = random_arrays(keys=5)  # fewer keys than devices: some hold padding alone

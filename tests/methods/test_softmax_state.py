@@ -309,19 +309,3 @@ def test_half_precision_is_summed_in_float32_and_invalid_queries_are_nan():
     np.testing.assert_array_equal(np.isnan(np.asarray(value, float)).all(axis=1), I == 1)
     np.testing.assert_array_equal(none.maximum, np.zeros(ROWS))
     np.testing.assert_array_equal(none.mass, np.zeros(ROWS))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rule": ak.Entmax(1.5)}, "rule must weigh each key by itself.*Entmax"),
-        (
-            {"kernel": ak.Laplace(0.5), "method": Sorted(), "exact_maximum": True},
-            r"exact_maximum=True needs method=.*Dense\(\) or .*Blockwise\(\); got Sorted",
-        ),
-        ({"method": Sorted()}, "Sorted cannot evaluate this"),
-    ],
-)
-def test_what_has_no_state_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        softmax_state(Q[0], K, V, **{"kernel": ak.DotProduct()} | options)

@@ -14,7 +14,7 @@ from marks import slow
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel.kernels import Biweight, Boxcar, Triangular, Triweight
-from attnkernel.methods import Dense, Sorted, Task
+from attnkernel.methods import Dense, Sorted
 
 N, DIM_V = 37, 2
 EPS = np.finfo(np.float64).eps
@@ -249,35 +249,6 @@ def test_left_out_key_apart_from_its_query_gives_nan(x64, make):
     dense = dense.copy()
     dense[1] = np.nan  # 9 is out of reach
     np.testing.assert_allclose(out, dense, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        (
-            {"kernel": ak.Gaussian()},
-            "Laplace, Boxcar, .* Triweight.*Gaussian",
-        ),
-        ({"dim": 2}, "one dimension.*2"),
-        ({"prior": ak.Causal()}, "HeldOut and ExcludeSelf.*causal"),
-        ({"prior": priors.ExcludeSelf() & ak.Causal()}, "got a causal mask"),
-        ({"prior": priors.ExcludeSelf(), "queries": 3}, "same rows.*3 queries.*5 keys"),
-        (
-            {"rule": ak.Softmax(0.5)},
-            "Biweight.*temperature 1",
-        ),
-        ({"rule": ak.Softmax(1.0)}, "Biweight.*temperature 1"),
-    ],
-)
-def test_unsupported_tasks_are_refused(changes, reason):
-    task = Task(Biweight(), None, ak.Softmax(), 5, 5, 1, 1, jnp.float32)
-    assert Sorted().unsupported_reason(task) is None
-    task = task._replace(**changes)
-    arrays = (
-        np.zeros((rows, task.dim), np.float32) for rows in (task.queries, task.keys, task.keys)
-    )
-    with pytest.raises(ValueError, match=f"Sorted cannot evaluate this: .*{reason}"):
-        ak.attend(*arrays, kernel=task.kernel, prior=task.prior, rule=task.rule, method=Sorted())
 
 
 @pytest.mark.slow
