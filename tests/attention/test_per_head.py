@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow
-from refusals import assert_refused
+from refusals import assert_raises, assert_refused
 
 import attnkernel as ak
 from attnkernel.kernels import Cosine, Polynomial
@@ -158,10 +158,8 @@ def test_a_list_of_heads_is_stacked(x64):
     ],
 )
 def test_heads_of_a_list_differ_in_numbers_alone(heads, message):
-    with pytest.raises(ValueError, match=message):
-        ak.PerHead(heads)
+    assert_raises(message, ak.PerHead, heads)
 
 
 def test_a_list_of_heads_has_one_axis():
-    with pytest.raises(ValueError, match="one axis; got axes=2"):
-        ak.PerHead([ak.Gaussian(), ak.Gaussian()], axes=2)
+    assert_raises("one axis; got axes=2", ak.PerHead, [ak.Gaussian(), ak.Gaussian()], axes=2)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from marks import slow
 from outputs import read_json
+from refusals import assert_raises
 from small_configs import CSV, FIT_OF_CSV
 
 import attnkernel as ak
@@ -181,8 +182,7 @@ def test_wrong_file_or_column_is_refused(written, error_line, case):
 
 
 def test_at_least_one_input_is_needed():
-    with pytest.raises(ValueError, match=r"at least one input"):
-        ak.data.read_csv("mine.csv", x=[], y="b")
+    assert_raises(r"at least one input", ak.data.read_csv, "mine.csv", x=[], y="b")
 
 
 # --- words, devices, large files ---
@@ -200,8 +200,7 @@ def test_words_become_codes_only_where_asked(tmp_path):
 def test_devices_and_pipes_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (Path("/dev/zero"), tmp_path / "pipe"):
-        with pytest.raises(ValueError, match=r"no regular file"):
-            ak.data.read_csv(path, x="x", y="y")
+        assert_raises(r"no regular file", ak.data.read_csv, path, x="x", y="y")
 
 
 def test_a_file_of_one_endless_line(tmp_path):
@@ -209,8 +208,7 @@ def test_a_file_of_one_endless_line(tmp_path):
     with pytest.raises(ValueError, match=r"long\.csv, line 3: more than 16777216 characters"):
         ak.data.read_csv(tmp_path / "long.csv", x="x", y="y")
     (tmp_path / "open.csv").write_bytes(b'x,y\n1,2\n"3' + b"\n,\n" * (2**24 // 3 + 1))
-    with pytest.raises(ValueError, match=r"line 3: not CSV .*quote"):
-        ak.data.read_csv(tmp_path / "open.csv", x="x", y="y")
+    assert_raises(r"line 3: not CSV .*quote", ak.data.read_csv, tmp_path / "open.csv", x="x", y="y")
 
 
 @pytest.mark.slow
@@ -233,8 +231,7 @@ def test_memory_of_reading_a_large_file_is_as_documented(tmp_path):
 def test_the_byte_that_is_no_utf8_is_found_beyond_the_first_block(tmp_path):
     text = b"x,y,z\n" + (b"1,2," + b"3" * 10_000 + b"\n") * 120 + "ä".encode()
     (tmp_path / "a.csv").write_bytes(text[:-1] + b"\n")
-    with pytest.raises(ValueError, match=rf"byte {len(text) - 2}\)"):
-        ak.data.read_csv(tmp_path / "a.csv", x="x", y="y")
+    assert_raises(rf"byte {len(text) - 2}\)", ak.data.read_csv, tmp_path / "a.csv", x="x", y="y")
 
 
 FIT = FIT_OF_CSV + "starts: 2\ngrid: 20\n"

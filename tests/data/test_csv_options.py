@@ -5,6 +5,7 @@ import gzip
 import numpy as np
 import pandas
 import pytest
+from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel._core.validation import OptionError
@@ -187,8 +188,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("content", "options", "message"), FAULTS)
 def test_errors_say_which_option_helps(written, content, options, message):
-    with pytest.raises(ValueError, match=message):
-        read(written(content), "x", **options)
+    assert_raises(message, read, written(content), "x", **options)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,7 @@ def test_errors_say_which_option_helps(written, content, options, message):
 )
 @pytest.mark.usefixtures("as_users_run_it")
 def test_options_that_do_not_go_together_are_refused(written, options, message):
-    with pytest.raises(ValueError, match=message):
-        read(written("x,y\n1,2\n2,3\n3,4\n"), "x", **options)
+    assert_raises(message, read, written("x,y\n1,2\n2,3\n3,4\n"), "x", **options)
 
 
 CONFIG = "study: leave_one_out\ndata: {source: csv, path: mine.csv, x: [a], y: b}\n"

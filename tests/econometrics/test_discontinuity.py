@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from marks import slow
+from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel.econometrics import discontinuity
@@ -196,21 +197,16 @@ def test_the_table_names_the_figures(x64):
 
 def test_data_without_a_discontinuity_are_refused(x64):
     x, y, *_ = simulated()
-    with pytest.raises(ValueError, match=r"cutoff must be between .*got 5"):
-        discontinuity(x, y, cutoff=5.0)
+    assert_raises(r"cutoff must be between .*got 5", discontinuity, x, y, cutoff=5.0)
     with pytest.raises(ValueError, match=r"at least 20 rows of x; there are 15\. Pass lengthscale"):
         discontinuity(x[:15], y[:15], cutoff=0.0)
-    with pytest.raises(ValueError, match=r"without lengthscale"):
-        discontinuity(x, y, cutoff=0.0, bias_lengthscale=0.3)
+    assert_raises(r"without lengthscale", discontinuity, x, y, cutoff=0.0, bias_lengthscale=0.3)
     with pytest.raises(ValueError, match=r"order 1 and 2 need more different inputs.*longer"):
         discontinuity(x, y, cutoff=0.0, lengthscale=1e-3)
     with pytest.raises(ValueError, match=r"too few different inputs, \[2, 2\]"):
         discontinuity(np.sign(x) * (1.0 + (y > 0.5)), y, cutoff=0.0)
     with pytest.raises(ValueError, match=r"kernel must be the class.*Cosine"):
         discontinuity(x, y, cutoff=0.0, kernel=ak.kernels.Cosine)
-    with pytest.raises(ValueError, match="order must be 0, 1 or 2; got 3"):
-        discontinuity(x, y, cutoff=0.0, order=3)
-    with pytest.raises(ValueError, match="treatment has no jump"):
-        discontinuity(x, y, cutoff=0.0, treatment=np.ones(600))
-    with pytest.raises(ValueError, match="one column each"):
-        discontinuity(np.stack([x, x], axis=1), y, cutoff=0.0)
+    assert_raises("order must be 0, 1 or 2; got 3", discontinuity, x, y, cutoff=0.0, order=3)
+    assert_raises("treatment has no jump", discontinuity, x, y, cutoff=0.0, treatment=np.ones(600))
+    assert_raises("one column each", discontinuity, np.stack([x, x], axis=1), y, cutoff=0.0)

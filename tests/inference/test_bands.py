@@ -12,6 +12,7 @@ import pytest
 from known_fits import known_fit
 from least_squares import local_polynomial
 from marks import slow
+from refusals import assert_raises
 from scipy import stats
 
 import attnkernel as ak
@@ -180,8 +181,7 @@ def test_arguments_of_bands_that_are_refused(x64):
         (heads, {}, r"linear smoother.*MultiheadKernelRegression"),
     ):
         fit = fitted() if model is None else dataclasses.replace(fitted(), model=model)
-        with pytest.raises(ValueError, match=sentence):
-            ak.bands(fit, np.zeros(1), **options)
+        assert_raises(sentence, ak.bands, fit, np.zeros(1), **options)
 
 
 def test_a_band_prints_its_first_and_last_rows(x64):
@@ -289,10 +289,8 @@ def test_bands_of_derivatives_that_are_refused(x64):
             r"derivative= is defined for a KernelRegression.*Likeli",
         ),
     ):
-        with pytest.raises(ValueError, match=sentence):
-            ak.bands(fit, X_NEW, **options)
-    with pytest.raises(ValueError, match="undersmoothed=False"):
-        ak.econometrics.average_derivative(fitted(2))
+        assert_raises(sentence, ak.bands, fit, X_NEW, **options)
+    assert_raises("undersmoothed=False", ak.econometrics.average_derivative, fitted(2))
 
 
 @pytest.mark.parametrize("order", [0, slow(1), slow(2)])

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from refusals import assert_refused
+from refusals import assert_raises, assert_refused
 from scipy import optimize, stats
 
 import attnkernel as ak
@@ -93,22 +93,17 @@ def test_quartics_of_the_plug_in_use_blocks_of_at_least_six_inputs(x64):
 
 def test_inputs_without_a_rule_of_thumb_are_refused(x64):
     x = np.linspace(0.0, 1.0, 40)
-    with pytest.raises(ValueError, match=r"Column 1 of x.*constant"):
-        normal_reference(np.stack([x, np.ones(40)], axis=1))
-    with pytest.raises(ValueError, match=r"2 rows.*got 1"):
-        normal_reference(np.ones(1))
-    with pytest.raises(ValueError, match=r"x \(40, 2\).*normal_reference"):
-        plug_in(np.stack([x, x**2], axis=1), x)
-    with pytest.raises(ValueError, match=r"6 different inputs.*5"):
-        plug_in(np.repeat(np.arange(5.0), 8), x)
+    assert_raises(r"Column 1 of x.*constant", normal_reference, np.stack([x, np.ones(40)], axis=1))
+    assert_raises(r"2 rows.*got 1", normal_reference, np.ones(1))
+    assert_raises(r"x \(40, 2\).*normal_reference", plug_in, np.stack([x, x**2], axis=1), x)
+    assert_raises(r"6 different inputs.*5", plug_in, np.repeat(np.arange(5.0), 8), x)
     with pytest.raises(ValueError, match=r"curvature.*LeaveOneOut"):
         plug_in(np.arange(272.0), np.arange(272) == 0)  # the ends are left out
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 1 / 3, 123.456])
 def test_a_constant_column_has_no_spread_however_its_mean_rounds(value):
-    with pytest.raises(ValueError, match=r"Column 0 of x .* is constant"):
-        normal_reference(np.full(100, value))
+    assert_raises(r"Column 0 of x .* is constant", normal_reference, np.full(100, value))
 
 
 def test_the_spread_of_small_numbers_does_not_vanish():

@@ -24,6 +24,7 @@ from laws import (
     to_float64,
 )
 from marks import needs_finufft, slow
+from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel.kernels import EluFeatures, Tricube
@@ -212,8 +213,7 @@ def test_values_without_columns(x64, kernel, method, prior):
     [(0, None, r"block_q.*\b0\b"), (None, -1, r"block_k.*-1"), (1, 2.5, r"block_k.*2\.5")],
 )
 def test_block_size_out_of_range(as_users_run_it, block_q, block_k, pattern):
-    with pytest.raises(ValueError, match=pattern):
-        Blockwise(block_q, block_k)
+    assert_raises(pattern, Blockwise, block_q, block_k)
 
 
 X = jnp.ones((6, 3))
@@ -259,5 +259,4 @@ def test_what_is_shown_and_refused():
     assert repr(Dense()) == "Dense()"
     assert repr(Blockwise(8, precision="default")) == "Blockwise(block_q=8, precision='default')"
     for make in (Dense, Blockwise, ak.DotProduct):
-        with pytest.raises(ValueError, match=r"precision must be .*'highest'; got 'lowest'"):
-            make(precision="lowest")
+        assert_raises(r"precision must be .*'highest'; got 'lowest'", make, precision="lowest")

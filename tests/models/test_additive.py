@@ -10,6 +10,7 @@ from estimates import fitted_and_leverage
 from known_fits import known_fit
 from least_squares import local_polynomial
 from marks import slow
+from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel.econometrics import PartiallyLinear
@@ -132,8 +133,7 @@ def test_bands_of_curves_that_do_not_exist_are_refused(x64):
         (fit, {"component": 0}, "corrected=False"),
         (plain, {"component": 0, "corrected": False}, "this fit is of a KernelRegression"),
     ):
-        with pytest.raises(ValueError, match=sentence):
-            ak.bands(each, AT, noise="constant", **options)
+        assert_raises(sentence, ak.bands, each, AT, noise="constant", **options)
 
 
 @pytest.mark.slow
@@ -150,8 +150,7 @@ def test_lengthscales_by_aicc(x64):
 def test_leave_one_out_is_refused(x64):
     x, y, _ = sample()
     for model in (additive(), PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2)), linear=0)):
-        with pytest.raises(ValueError, match=r"objective=ak\.AICc"):
-            model(x, x, y, prior=ExcludeSelf())
+        assert_raises(r"objective=ak\.AICc", model, x, x, y, prior=ExcludeSelf())
 
 
 def test_categories_enter_as_their_means(x64):
@@ -175,8 +174,7 @@ def test_what_is_not_identified_is_refused(x64):
         "others for the smoother": lambda: model(x[:, :2], x[:, :2], y),
         "up to 3000 rows": lambda: additive()(x, np.tile(x, (200, 1)), np.tile(y, 200)),
     }.items():
-        with pytest.raises(ValueError, match=sentence):
-            call()
+        assert_raises(sentence, call)
     assert np.all(np.isnan(np.asarray(model(x, twice, y))))
 
 

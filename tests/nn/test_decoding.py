@@ -12,7 +12,7 @@ import pytest
 from attention_modules import built, numpy_attention, rows_of
 from decoders import SIZE, assert_close, empty, full_pass, layer_of, seen
 from marks import slow
-from refusals import assert_refused
+from refusals import assert_raises, assert_refused
 
 import attnkernel as ak
 
@@ -132,12 +132,10 @@ def test_a_full_cache_refuses_more_rows():
     layer, x = built(ak.MultiheadAttention, 2, 4), jax.device_put(np.ones((3, 4), np.float32))
     _, cache = eqx.filter_jit(lambda x: layer.step(x, layer.cache(4)))(x)
     jax.eval_shape(lambda x: layer.step(x[:1], cache), x)  # the row that just fits
-    with pytest.raises(ValueError, match=r"4 rows.* 3 more.*holds 3"):
-        layer.step(x, cache)
+    assert_raises(r"4 rows.* 3 more.*holds 3", layer.step, x, cache)
     with pytest.raises(Exception, match=r"4 rows.* 3 more"):
         jax.block_until_ready(eqx.filter_jit(layer.step)(x, cache))
-    with pytest.raises(ValueError, match=r"capacity.*got 0"):
-        layer.cache(0)
+    assert_raises(r"capacity.*got 0", layer.cache, 0)
 
 
 def seen_by(capacity, ring):

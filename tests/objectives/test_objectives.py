@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from least_squares import left_out, local_polynomial
 from marks import slow
+from refusals import assert_raises
 from sklearn.model_selection import GroupKFold, KFold
 
 import attnkernel as ak
@@ -117,8 +118,7 @@ def test_first_row_without_sorting_is_that_of_the_permutation(partitionable, wid
     ],
 )
 def test_hold_out_sizes_that_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        ak.HoldOut(*arguments)
+    assert_raises(message, ak.HoldOut, *arguments)
 
 
 @pytest.mark.parametrize("size", [N, N + 4])
@@ -198,8 +198,7 @@ def test_values_that_are_not_numbers_are_named_with_row_and_column():
     np.testing.assert_array_equal(model(given, given, y), model(x, x, y))
     for value in ("a", None, [1.0]):
         given[4, 1] = value
-        with pytest.raises(ValueError, match=r"x.*row 4, column 1"):
-            ak.fit(model, given, y, objective=ak.LeaveOneOut())
+        assert_raises(r"x.*row 4, column 1", ak.fit, model, given, y, objective=ak.LeaveOneOut())
 
 
 def test_hold_out_of_rows_without_weight_is_zero_and_their_nan_is_ignored(x64):
@@ -237,8 +236,7 @@ def test_weights_of_another_length_are_refused():
 
 
 def test_weights_with_an_index_go_to_fit(as_users_run_it):
-    with pytest.raises(ValueError, match=r"pass them as ak.fit"):
-        ak.LeaveOneOut(weights=pd.Series(np.ones(20)))
+    assert_raises(r"pass them as ak.fit", ak.LeaveOneOut, weights=pd.Series(np.ones(20)))
 
 
 ROWS = 41
@@ -371,10 +369,8 @@ def test_groups_and_times_that_are_refused():
     x, y, groups = grouped_sample()
     with pytest.raises(ValueError, match="groups must be an array in the order of the rows"):
         ak.objectives.GroupKFold(pd.Series(groups))
-    with pytest.raises(ValueError, match="none missing"):
-        ak.objectives.GroupKFold(np.where(groups > 3, np.nan, groups))
-    with pytest.raises(ValueError, match="got 12 groups and folds=14"):
-        ak.objectives.GroupKFold(groups, folds=14)
+    assert_raises("none missing", ak.objectives.GroupKFold, np.where(groups > 3, np.nan, groups))
+    assert_raises("got 12 groups and folds=14", ak.objectives.GroupKFold, groups, folds=14)
     with pytest.raises(ValueError, match=r"groups of shape \(40,\), and there are 41 rows"):
         ak.fit(model(), x, y, objective=ak.objectives.GroupKFold(groups[1:]))
     with pytest.raises(ValueError, match="gap=40 hides all rows from a block: the times span 40"):
