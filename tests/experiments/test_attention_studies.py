@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from least_squares import local_polynomial
 
 from experiments.reports.predictions import Claim, judge
 from experiments.runs.monitor import NO_MONITOR
@@ -285,18 +286,8 @@ def test_attention_on_embedded_inputs_is_kernel_regression_with_that_window(x64,
     task = jax.jit(lambda: draw(jax.random.PRNGKey(1), family(), 30, 5))()
     x, y, at = np.array(task.x)[:, 0], np.array(task.y), np.array(task.at)[:, 0]
 
-    def expected(distance):
-        out = []
-        for row in np.exp(-0.5 * distance**2):
-            terms = np.stack([x**p for p in range(order + 1)], axis=1)
-            out.append(np.linalg.solve(terms.T @ (row[:, None] * terms), terms.T @ (row * y)))
-        return np.array(out)
-
-    coefficients = expected((at[:, None] - x) / 0.2)
     found = jax.jit(lambda: predict(Linear.of_windows(jnp.array(0.2)), task, order))()
-    np.testing.assert_allclose(
-        found, sum(coefficients[:, p] * at**p for p in range(order + 1)), rtol=1e-8
-    )
+    np.testing.assert_allclose(found, local_polynomial(at, x, 0.2, order) @ y, rtol=1e-8)
     if order == 0:  # the window at x is exp(a + b x): by quadrature of its inverse
         a, b = -1.2, 0.7
         steps = np.linspace(-1, 1, 200_001)
@@ -304,7 +295,8 @@ def test_attention_on_embedded_inputs_is_kernel_regression_with_that_window(x64,
         phi *= steps[1] - steps[0]
         between = np.interp(at, steps, phi)[:, None] - np.interp(x, steps, phi)
         found = jax.jit(lambda: predict(Warp(jnp.array(a), jnp.array(b)), task, 0))()
-        np.testing.assert_allclose(found, expected(between)[:, 0], rtol=1e-6)
+        expected = local_polynomial(at, x, weights=np.exp(-0.5 * between**2)) @ y
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_powers_are_those_of_a_product_of_powers():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 import pytest
+from least_squares import local_polynomial
 from marks import slow
 
 import attnkernel as ak
@@ -197,16 +198,13 @@ def test_heads_are_kernel_regressions_on_blocks_of_rotated_columns(x64):
     candidates = np.array([0.4, 0.8, 1.6])
     found = jax.jit(fit_heads, static_argnums=4)(x, y, q, rotation, 2, candidates, 20)
 
-    def predict(ell, at, block, exclude_self=False):
+    def predict(ell, at, block, seen=1.0):
         a, b = (at @ rotation)[:, block], (x @ rotation)[:, block]
-        weights = np.exp(-0.5 * np.sum((a[:, None] - b) ** 2, axis=2) / ell**2)
-        if exclude_self:
-            np.fill_diagonal(weights, 0.0)
-        return weights @ y / weights.sum(axis=1)
+        return local_polynomial(a, b, ell, weights=seen) @ y
 
     blocks = [slice(0, 2), slice(2, 4)]
     criteria = [
-        np.mean((np.mean([predict(ell, x, b, True) for b in blocks], axis=0) - y) ** 2)
+        np.mean((np.mean([predict(ell, x, b, 1 - np.eye(20)) for b in blocks], axis=0) - y) ** 2)
         for ell in candidates
     ]
     ell = candidates[np.argmin(criteria)]

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from least_squares import local_polynomial
 from marks import slow
 
 import attnkernel as ak
@@ -104,14 +105,6 @@ def test_a_padded_fit_of_weighted_rows_equals_one_of_the_rows_alone(x64, monkeyp
     np.testing.assert_allclose(*lengthscales, rtol=1e-5)
 
 
-def local_polynomial(at, fit):
-    """Predictions of a fit without weights, by NumPy."""
-    x, lengthscale = np.asarray(fit.x, float)[:, 0], float(fit.model.kernel.lengthscale[0])
-    order = fit.model.order
-    roots = [np.exp(-0.25 * ((x - q) / lengthscale) ** 2) for q in at]
-    return [np.polyfit(x - q, fit.y, order, w=w)[-1] for q, w in zip(at, roots, strict=True)]
-
-
 def test_another_number_of_rows_of_a_bucket_compiles_nothing(programs):
     case = "AICc of lines"
     first, second = fit(33, case), fit(39, case)
@@ -121,7 +114,9 @@ def test_another_number_of_rows_of_a_bucket_compiles_nothing(programs):
     at = np.linspace(0.0, 1.0, 23)
     found, _ = third(at), third.minima()
     assert not programs
-    np.testing.assert_allclose(found, local_polynomial(at, third), rtol=1e-3, atol=1e-4)
+    x, lengthscale = np.asarray(third.x, float), np.asarray(third.model.kernel.lengthscale)
+    expected = local_polynomial(at, x, lengthscale, 1) @ np.asarray(third.y)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     assert len({float(each.loss) for each in (first, second, third)}) == 3
 
 
@@ -214,8 +209,7 @@ def test_the_first_loss_is_that_of_the_rows_drawn_from_all(x64):
     drawn = jax.jit(lambda key: jax.random.permutation(jax.random.split(key)[1], 37))
     rows = np.asarray(drawn(KEY))[:5]
     kept = np.setdiff1d(np.arange(37), rows)
-    kernel = np.exp(-0.5 * ((x[rows] - x[kept].T) / 0.2) ** 2) * weights[kept]
-    predicted = kernel @ y[kept] / kernel.sum(axis=1)
+    predicted = local_polynomial(x[rows], x[kept], 0.2, weights=weights[kept]) @ y[kept]
     expected = np.average((y[rows] - predicted) ** 2, weights=weights[rows])
     found = train(37, weighted=True).history["loss"][0]
     np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Bool
+from kernel_formulas import elu
 from laws import assert_equals_dense, evaluate
 from marks import needs_finufft, slow
 
@@ -62,7 +63,6 @@ def test_value_gradient_and_jvp_for_finite_rank(x64, kernel, prior):
 
 def test_finite_rank_kernels_equal_their_formulas(x64):
     q, k, _ = (x[:7] for x in arrays())
-    elu = lambda x: np.where(x > 0, x + 1, np.exp(x))  # noqa: E731
     scores = q @ k.T / np.sqrt(DIM)
     expected = [np.log(elu(q) @ elu(k).T), np.log(1 + scores + scores**2 / 2)]
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from estimates import fitted_and_leverage, prediction_variance
-from least_squares import monomials
+from least_squares import coefficient_weights, left_out, local_polynomial as by_numpy
 from marks import slow
 from refusals import assert_raises
 from statsmodels.nonparametric.kernel_regression import KernelReg
@@ -24,27 +24,14 @@ from attnkernel.models import _regression
 from attnkernel.priors import ExcludeSelf, MaskFunction
 
 N, M = 83, 31
-MANY = (
-    _regression.MIN_LABELS_BY_WEIGHTS + 1
-)  # labels of a row that are summed by the weights of the fit
+# labels of a row that are summed by the weights of the fit
+MANY = _regression.MIN_LABELS_BY_WEIGHTS + 1
 
 
 def sample(dim, out=None, n=N, m=M):
     rng = np.random.default_rng(dim)
     shape = (n,) if out is None else (n, out)
     return rng.uniform(-2, 2, (n, dim)), rng.normal(size=shape), rng.uniform(-2.2, 2.2, (m, dim))
-
-
-def least_squares(x_new, x, y, lengthscale, order, weights=1.0):
-    """Coefficients (queries, terms, out) by NumPy, and the hat matrix (queries, keys).
-
-    `weights` broadcast against (queries, keys).
-    """
-    differences = x - x_new[:, None]
-    w = weights * np.exp(-0.5 * np.sum((differences / lengthscale) ** 2, axis=-1))
-    root = np.sqrt(w)[..., None]
-    inverse = np.linalg.pinv(root * monomials(differences, order)) * root.swapaxes(1, 2)
-    return inverse @ y.reshape(len(y), -1), inverse[:, 0]
 
 
 @eqx.filter_jit
@@ -64,7 +51,7 @@ def local_fit(model, x_new, x, y):
 def test_coefficients_solve_weighted_least_squares(x64, dim, order):
     x, y, x_new = sample(dim, out=5)
     found = local_fit(ak.KernelRegression(ak.Gaussian(0.7), order=order), x_new, x, y)
-    expected, _ = least_squares(x_new, x, y, 0.7, order)
+    expected = coefficient_weights(x_new, x, 0.7, order) @ y
     np.testing.assert_allclose(found.coefficients, expected, rtol=1e-9, atol=1e-10)
     assert found.coefficients.shape[1] == len(exponents(dim, order))
     assert not np.any(found.deficient)
@@ -100,15 +87,14 @@ def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
     rule = ak.Softmax(sink_mass=ak.fixed(sink_mass))
     model = ak.KernelRegression(ak.Gaussian(0.8), order=order, rule=rule)
     found = jax.device_get(estimates(model, x_new, x, y, many, weights, variance))
-    _, hat = least_squares(x, x, y, 0.8, order, weights)
-    _, rows = least_squares(x_new, x, y, 0.8, order, weights)
-    others = weights * (1 - np.eye(N))
-    left_out = least_squares(x, x, np.column_stack([y, many]), 0.8, order, others)[0][:, 0]
+    hat = by_numpy(x, x, 0.8, order, weights=weights)
+    rows = by_numpy(x_new, x, 0.8, order, weights=weights)
+    expected = left_out(x, np.column_stack([y, many]), 0.8, order, weights=weights)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
     close(found["fitted"], hat @ y)
     close(found["hat"], np.diag(hat))
-    close(found["left out"], left_out[:, 0])
-    close(found["many labels left out"], left_out[:, 1:])
+    close(found["left out"], expected[:, 0])
+    close(found["many labels left out"], expected[:, 1:])
     close(found["variance"], rows**2 @ variance)
     by_hat = (y - found["fitted"]) / (1 - found["hat"])
     np.testing.assert_allclose(y - found["left out"], by_hat, rtol=1e-8)
@@ -138,8 +124,7 @@ def test_gradients_equal_finite_differences(x64, order, method, labels):
         return jax.grad(loss, (0, 1, 2, 3))(*arguments)
 
     def expected_loss(log_lengthscale, x, y, x_new):
-        coefficients, _ = least_squares(x_new, x, y, np.exp(log_lengthscale), order)
-        return np.sum(np.sin(coefficients[:, 0]))
+        return np.sum(np.sin(by_numpy(x_new, x, np.exp(log_lengthscale), order) @ y))
 
     arguments = (np.log([0.9, 1.1]), x, y, x_new)
     rng = np.random.default_rng(1)
@@ -199,10 +184,10 @@ def test_queries_about_a_shared_centre(x64, dim, order):
     prior = MaskFunction(is_of_equal_parity) if dim > 1 else None
     i, j = np.ogrid[:401, :601]
     weights = is_of_equal_parity(i, j) if dim > 1 else 1.0
-    coefficients, _ = least_squares(x_new, x, y, 0.7, order, weights)
+    fitted = by_numpy(x_new, x, 0.7, order, weights=weights) @ y
     model = ak.KernelRegression(ak.Gaussian(0.7), order=order)
     for row, value in ((3, 0.0), (3, np.nan), (4, np.inf)):
-        queries, expected = x_new.copy(), coefficients[:, 0, 0].copy()
+        queries, expected = x_new.copy(), fitted.copy()
         queries[row] += value
         expected[row] += value - value  # NaN, if not finite
         found = predict(model, queries, x, y, prior)
@@ -308,7 +293,7 @@ def test_batch_axes_of_queries_and_keys(x64):
     found = jax.jit(solve)(queries, keys, y).coefficients
     assert found.shape == (2, 3, M, 3, 3)
     for a, b in np.ndindex(2, 3):
-        expected, _ = least_squares(queries[a, 0], keys[b], y, 0.9, 1)
+        expected = coefficient_weights(queries[a, 0], keys[b], 0.9, 1) @ y
         np.testing.assert_allclose(found[a, b], expected, rtol=1e-9, atol=1e-11)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from estimates import fitted_and_leverage
-from least_squares import local_polynomial
+from least_squares import left_out, local_polynomial
 from marks import slow
 from refusals import assert_raises
 
@@ -71,18 +71,14 @@ def test_k_fold_leaves_out_folds_that_are_spread_over_the_inputs(x64):
         weighted = [ak.KFold(folds, weights=weights)(model, x, y) for folds in FOLDS]
         return weighted, ak.KFold(N)(model, x, y), ak.LeaveOneOut()(model, x, y)
 
-    weighted, of_each_row, left_out = computed(x, y, weights)
+    weighted, of_each_row, of_left_out = computed(x, y, weights)
     for folds, found in zip(FOLDS, weighted, strict=True):
         fold = np.empty(N, int)
         fold[order] = np.arange(N) % folds
-        errors = np.empty(N)
-        for f in range(folds):
-            inside = fold == f
-            rows = local_polynomial(x[inside], x[~inside], 0.7, 1, weights=weights[~inside])
-            errors[inside] = y[inside] - rows @ y[~inside]
+        errors = y - left_out(x, y, 0.7, 1, groups=fold, weights=weights)
         expected = np.sum(weights * errors**2) / np.sum(weights)
         np.testing.assert_allclose(found, expected, rtol=1e-9)
-    np.testing.assert_allclose(of_each_row, left_out)
+    np.testing.assert_allclose(of_each_row, of_left_out)
 
 
 @pytest.mark.parametrize(
@@ -213,15 +209,6 @@ def noisy():
     return x, np.sin(9 * x) + 0.3 * rng.normal(size=ROWS), rng
 
 
-def left_out(x, y, lengthscale):
-    """Local means of all other rows, in a loop over rows."""
-    found = []
-    for i in range(len(x)):
-        kernel = np.exp(-0.5 * ((x - x[i]) / lengthscale) ** 2) * (np.arange(len(x)) != i)
-        found.append(kernel @ y / kernel.sum())
-    return np.array(found)
-
-
 def rho(r, level):
     return np.where(r < 0, (level - 1) * r, level * r)
 
@@ -248,8 +235,7 @@ def test_values_are_those_of_loops(x64):
     found, (absolute, check) = jax.device_get(computed(x[:, None], y, two))
     found = iter(found)
     rows = weights > 0
-    kernel = np.exp(-0.5 * ((x[:, None] - x) / 0.05) ** 2) * weights * (1 - np.eye(ROWS))
-    weighted = (kernel @ y / kernel.sum(axis=1))[rows]
+    weighted = left_out(x, y, 0.05, weights=weights)[rows]
     for score in (np.abs, lambda r: rho(r, 0.8)):
         all_rows = np.mean(score(y - left_out(x, y, 0.05)))
         of_rows = np.average(score(y[rows] - weighted), weights=weights[rows])

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import pytest
+from least_squares import local_polynomial
 from matplotlib.figure import Figure
 from refusals import assert_raises
 
@@ -104,8 +105,7 @@ def test_criterion_of_another_objective_has_no_mark(fitted, ax):
     ak.plot.criterion(fitted, np.geomspace(0.05, 5.0, 9), objective=ak.AICc(), ax=ax)
     (curve,) = ax.lines
     x, y = np.asarray(fitted.x, float), np.asarray(fitted.y, float)
-    hat = np.exp(-0.5 * ((x - x.T) / 0.5) ** 2)
-    hat /= hat.sum(axis=1, keepdims=True)
+    hat = local_polynomial(x, x, 0.5)
     n, trace = len(y), np.trace(hat)
     penalty = (1 + trace / n) / (1 - (trace + 2) / n)
     expected = np.log(np.mean((y - hat @ y) ** 2)) + penalty
@@ -276,9 +276,7 @@ def test_weights_equal_those_of_least_squares(fitted, ax, order):
     q = x.min()
     ak.plot.weights(fitted, [q, x.max()], ax=ax)
     at, drawn = ax.lines[0].get_data()
-    root = np.exp(-0.25 * ((x - q) / lengthscale) ** 2)
-    basis = root[:, None] * (x - q)[:, None] ** np.arange(order + 1)
-    expected = np.linalg.pinv(basis)[0] * root
+    expected = local_polynomial([q], x, lengthscale, order)[0]
     np.testing.assert_allclose(drawn, expected[np.argsort(x)], atol=1e-4)
     np.testing.assert_array_equal(at, np.sort(np.asarray(fitted.x)[:, 0]))
     assert (drawn.min() < -1e-3) == (order == 1)

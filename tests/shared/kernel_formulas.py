@@ -5,6 +5,11 @@ import numpy as np
 import attnkernel as ak
 
 
+def elu(x):
+    """1 + ELU(x), the feature of `EluFeatures`."""
+    return np.where(x > 0, x + 1, np.exp(x))
+
+
 def compact(formula):
     """log K of the distance r where r < 1, and no weight beyond."""
     return lambda r: np.where(r < 1, np.log(formula(np.minimum(r, 1 - 1e-16))), -np.inf)

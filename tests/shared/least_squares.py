@@ -16,22 +16,25 @@ def monomials(differences, order):
     return np.stack(terms, axis=-1)
 
 
-def local_polynomial(q, x, lengthscale, order=0, term=0, weights=1.0):
-    """The weights of all labels in a coefficient of the polynomials about each row of q."""
+def coefficient_weights(q, x, lengthscale=np.inf, order=0, weights=1.0):
+    """The weights of all labels in the coefficients of polynomials: (queries, terms, keys).
+
+    The kernel is Gaussian; `weights` of keys, or of queries and keys, are its factor.
+    """
     q, x = (np.reshape(points, (len(points), -1)) for points in (q, x))
-    rows = []
-    for point in q:
-        away = (x - point) / lengthscale
-        root = np.exp(-0.25 * np.sum(away**2, axis=1)) * np.sqrt(weights)
-        rows.append(np.linalg.pinv(root[:, None] * monomials(x - point, order))[term] * root)
-    return np.array(rows)
+    away = x - q[:, None]
+    kernel = weights * np.exp(-0.5 * np.sum((away / lengthscale) ** 2, axis=-1))
+    root = np.sqrt(kernel)[..., None]
+    return np.linalg.pinv(root * monomials(away, order)) * root.swapaxes(1, 2)
+
+
+def local_polynomial(q, x, lengthscale=np.inf, order=0, term=0, weights=1.0):
+    """The weights of all labels in a coefficient of the polynomials about each row of q."""
+    return coefficient_weights(q, x, lengthscale, order, weights)[:, term]
 
 
 def left_out(x, y, lengthscale, order=0, groups=None, weights=1.0):
     """The predictions of all labels from the rows of other groups; by default each is alone."""
     groups = np.arange(len(x)) if groups is None else groups
-    rows = [
-        local_polynomial(x[[i]], x, lengthscale, order, weights=weights * (groups != group))[0]
-        for i, group in enumerate(groups)
-    ]
-    return np.array(rows) @ y
+    others = weights * (groups[:, None] != groups)
+    return local_polynomial(x, x, lengthscale, order, weights=others) @ y

@@ -17,11 +17,6 @@ from attnkernel.sklearn._candidates import fit_on_line
 # the lengthscale of a column without effect ends on its upper bound, which is a warning
 pytestmark = pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")
 
-N, M, D = 31, 7, 2
-rng = np.random.default_rng(0)
-X = rng.uniform(-2, 2, (N, D))
-Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=N)
-
 
 def curve(x, rng):
     return np.sin(9 * x[:, 0]) + 0.1 * rng.normal(size=len(x))  # column 1 has no effect
@@ -58,7 +53,7 @@ def test_auto_takes_the_least_criterion_penalised_by_the_number_of_lengthscales(
     assert model.order_ == best[0]
     relative = model.lengthscale_ / (units * deviation)
     assert np.isclose(*relative, rtol=1e-12, atol=0) == is_common
-    inside = draw.uniform(0.3, 0.7, (M, 2))
+    inside = draw.uniform(0.3, 0.7, (7, 2))
     expected = local_polynomial(inside, x, relative * deviation, model.order_) @ y
     np.testing.assert_allclose(model.predict(inside * units), expected, rtol=1e-6)
     assert pickle.loads(pickle.dumps(model)).order_ == model.order_
@@ -110,8 +105,8 @@ def test_auto_compares_criteria_with_a_logarithm():
             return ak.LeaveOneOut()(model, x, y) - 100.0
 
     with pytest.raises(ValueError, match=r'"auto".*logarithm.*got Shifted'):
-        KernelRegressor(objective=Shifted()).fit(X, Y)
-    assert KernelRegressor(lengthscale=0.5).fit(X, Y).order_ == 0
+        KernelRegressor(objective=Shifted()).fit(*draw(31, 2))
+    assert KernelRegressor(lengthscale=0.5).fit(*draw(31, 2)).order_ == 0
 
 
 ROWS, PART = 230, 60
