@@ -1,6 +1,7 @@
 """`attend`: its formula in NumPy, shapes, dtypes, programs, errors, and numbers that are not
 finite; `select_method` tells what it would do."""
 
+import functools
 import re
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from laws import OneOfKernels
 from marks import needs_finufft, slow
+from programs import temporary_bytes
 from refusals import assert_raises
 
 import attnkernel as ak
@@ -254,10 +256,9 @@ def test_variables_read_by_a_mask_function_may_change():
 
 def test_large_batch_is_processed_in_chunks():
     members, n = 64, 1024
-    shape = jax.ShapeDtypeStruct((members, n, 2), jnp.float32)
-    program = jax.jit(lambda x: ak.attend(x, x, x, kernel=ak.Gaussian(1.0), method=Dense()))
-    used = program.lower(shape).compile().memory_analysis().temp_size_in_bytes
-    assert used < 2**27  # all scores are 2**28 bytes
+    attended = functools.partial(ak.attend, kernel=ak.Gaussian(1.0), method=Dense())
+    shapes = [(members, n, 2)] * 3
+    assert temporary_bytes(attended, *shapes) < 2**27  # all scores are 2**28 bytes
     x = np.random.default_rng(0).normal(size=(5, 2, n, 1)).astype(np.float32)
     out = np.asarray(ak.attend(x, x[:, :1], x, kernel=ak.Gaussian(1.0), method=Dense()))
     q, k, v = x[3, 1], x[3, 0], x[3, 1]

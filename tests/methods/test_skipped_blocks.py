@@ -17,6 +17,7 @@ from laws import (
     random_arrays,
 )
 from marks import slow
+from programs import temporary_bytes
 
 import attnkernel as ak
 from attnkernel import priors
@@ -48,11 +49,6 @@ def test_far_and_near_queries_side_by_side(x64, kernels, prior_names, path, requ
 
 def scalar(method, q, k, v, kernel, prior=None):
     return jnp.sum(jnp.sin(ak.attend(q, k, v, kernel=kernel, prior=prior, method=method)))
-
-
-def temporary_bytes(function, *shapes):
-    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    return jax.jit(function).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from kernel_formulas import FORMULAS
-from laws import assert_agree, derivatives_too, evaluate, to_float64
+from laws import assert_agree, assert_equals_dense, derivatives_too, evaluate, to_float64
 from marks import slow
+from programs import temporary_bytes
 
 import attnkernel as ak
 from attnkernel import priors
@@ -101,18 +102,8 @@ def test_value_and_derivatives(x64, make, leave_one_out, hessian_in):
 )
 def test_rules_and_metrics(x64, make, prior, rule):
     x, v = (np.random.default_rng(i).normal(size=(N, 1)) for i in (0, 1))
-    parts = to_float64((make(0.5, metric=np.array([[1.7]])), rule))
-
-    @eqx.filter_jit
-    def results(parts):
-        def number(parts, method):
-            kernel, rule = parts
-            out = ak.attend(x, x, v, kernel=kernel, prior=prior, rule=rule, method=method)
-            return jnp.sum(jnp.sin(out))
-
-        return [eqx.filter_value_and_grad(number)(parts, m) for m in (Sorted(), Dense())]
-
-    assert_agree(*jax.device_get(results(parts)))
+    kernel, rule = to_float64((make(0.5, metric=np.array([[1.7]])), rule))
+    assert_equals_dense(Sorted(), kernel, prior, rule, x, x, v)
 
 
 @pytest.mark.parametrize("make", [ak.Epanechnikov, slow(ak.Laplace)])
@@ -257,9 +248,7 @@ def test_memory_grows_with_rows_not_with_pairs():
         return jnp.sum(ak.attend(x, x, y, kernel=ak.Epanechnikov(0.3), method=Sorted()))
 
     n = 16384  # n x n numbers would be 1 GiB
-    shape = jax.ShapeDtypeStruct((n, 1), jnp.float32)
-    compiled = jax.jit(jax.grad(value, (0, 1))).lower(shape, shape).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 4 * n * 1000
+    assert temporary_bytes(jax.grad(value, (0, 1)), (n, 1), (n, 1)) < 4 * n * 1000
 
 
 @pytest.mark.parametrize("kernel", [Triweight(), slow(ak.Laplace())])
