@@ -2,16 +2,14 @@
 the degrees of freedom and GCV of nearest-neighbour fits in locfit."""
 
 import functools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
 from estimates import fitted_and_leverage, prediction_variance
 from known_fits import known_fit
-from local_likelihoods import FAMILIES, MEANS, newton
+from local_likelihoods import FAMILIES, MEANS, locfit_cases, locfit_results, newton
 from marks import slow
 from scipy.special import expit, logit
 from scipy.stats import norm
@@ -19,8 +17,6 @@ from scipy.stats import norm
 import attnkernel as ak
 from attnkernel.data import load
 
-LOCFIT = Path(__file__).parents[1] / "models" / "locfit.csv"
-WAGE = Path(ak.__file__).parent / "data" / "csv" / "wage1.csv"
 N, LENGTHSCALE = 60, 0.6
 AT = np.linspace(-1.5, 1.5, 7)
 WEIGHTS = (1.0 + np.arange(N) % 3) * (np.arange(N) % 7 > 0)
@@ -142,13 +138,9 @@ def test_simultaneous_bands_are_wider_and_have_the_same_centre(x64):
 
 @pytest.mark.parametrize("order", [0, slow(1), slow(2)])
 def test_standard_errors_equal_those_of_locfit(x64, order):
-    wage = np.genfromtxt(WAGE, delimiter=",", names=True, dtype=None)
-    x, group = np.unique(wage["exper"], return_inverse=True)
-    trials = np.bincount(group).astype(float)
-    y = np.bincount(group, wage["married"] == "Married") / trials
-    model = ak.LocalLikelihood(ak.Gaussian(20 / 2.5), family=ak.Binomial(), order=order)
-    table = pd.read_csv(LOCFIT)
-    expected = table[(table["family"] == "binomial") & (table["order"] == order)]
+    x, y, trials, kernel = locfit_cases()["binomial"]
+    model = ak.LocalLikelihood(kernel, family=ak.Binomial(), order=order)
+    expected = locfit_results("binomial", order)
     found = ak.bands(known_fit(model, x, y, trials), x[expected["row"]], corrected=False)
     centre = np.asarray(found.centre)
     on_link = np.asarray(found.standard_error) / (centre * (1 - centre))

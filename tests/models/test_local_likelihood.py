@@ -1,15 +1,13 @@
 """Local likelihood against Newton's method in NumPy and R's locfit: means, criteria, programs, and
 where windows do not determine a fit."""
 
-from pathlib import Path
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
-from local_likelihoods import FAMILIES, MEANS, newton
+from least_squares import left_out, local_polynomial
+from local_likelihoods import FAMILIES, MEANS, locfit_cases, locfit_results, newton
 from marks import slow
 from scipy.special import xlogy
 
@@ -118,12 +116,10 @@ def test_order_0_is_the_local_mean_and_its_criterion_the_deviance(x64):
     samples = {name: sample(name) for name in FAMILIES}
     for name, (mean, eta, loss) in jax.device_get(computed(samples)).items():
         x, y, weights, x_new = samples[name]
-        w = weights * np.exp(-0.5 * np.sum(((x - x_new[:, None]) / 0.9) ** 2, axis=-1))
-        np.testing.assert_allclose(mean, w @ y / w.sum(axis=1), rtol=1e-12)
+        expected = local_polynomial(x_new, x, 0.9, weights=weights) @ y
+        np.testing.assert_allclose(mean, expected, rtol=1e-12)
         np.testing.assert_allclose(MEANS[name](eta), mean, rtol=1e-12)
-        w = weights * np.exp(-0.5 * np.sum(((x - x[:, None]) / 0.9) ** 2, axis=-1))
-        np.fill_diagonal(w, 0.0)
-        deviance = DEVIANCES[name](y, w @ y / w.sum(axis=1))
+        deviance = DEVIANCES[name](y, left_out(x, y, 0.9, weights=weights))
         np.testing.assert_allclose(loss, np.average(deviance, weights=weights), rtol=1e-12)
 
 
@@ -285,14 +281,14 @@ def test_a_fit_minimises_the_left_out_deviance(x64, programs):
 
     at = np.r_[fitted, np.geomspace(0.1, 4.0, 30)]
     mean, squares = map(np.asarray, unpadded(at))
-    left_out, new = mean[:, :n], mean[0, n:]
-    deviance = 2 * (xlogy(y, y / left_out) - y + left_out)
+    of_others, new = mean[:, :n], mean[0, n:]
+    deviance = 2 * (xlogy(y, y / of_others) - y + of_others)
     loss, *losses = np.mean(deviance, axis=1)
     assert fit.loss <= min(losses) * (1 + 1e-9)
     assert min(losses) < min(losses[0], losses[-1])
     np.testing.assert_allclose([fit.loss, least], [loss, loss], rtol=1e-10)
     np.testing.assert_allclose(predicted, new, rtol=1e-10)
-    expected = np.mean((y - left_out) ** 2, axis=1)
+    expected = np.mean((y - of_others) ** 2, axis=1)
     np.testing.assert_allclose(squares, expected, rtol=1e-10)
 
 
@@ -327,31 +323,6 @@ def test_a_family_is_an_object(as_users_run_it):
         ak.AICc()(model, jnp.asarray(np.ones((4, 1))), jnp.asarray(np.ones(4)))
 
 
-CSV_FOLDER = Path(ak.__file__).parent / "data" / "csv"
-
-
-def locfit_cases():
-    """The data of `locfit.R`: inputs, labels, weights, kernel."""
-    wage, faithful = (
-        np.genfromtxt(CSV_FOLDER / f"{name}.csv", delimiter=",", names=True, dtype=None)
-        for name in ("wage1", "faithful")
-    )
-    exper, educ = wage["exper"], wage["educ"]
-    married = wage["married"] == "Married"
-    distinct, group = np.unique(exper, return_inverse=True)
-    trials = np.bincount(group).astype(float)
-    return {
-        "binomial": (distinct, np.bincount(group, married) / trials, trials, ak.Gaussian(20 / 2.5)),
-        "poisson": (exper, educ, np.ones_like(exper), ak.kernels.Tricube(15.0)),
-        "gamma": (
-            faithful["eruptions"],
-            faithful["waiting"] * 1.0,
-            np.ones(len(faithful)),
-            ak.Gaussian(2 / 2.5),
-        ),
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "order"),
     [
@@ -363,14 +334,13 @@ def locfit_cases():
 def test_means_and_left_out_means_equal_those_of_locfit(x64, name, order):
     """locfit stops its Newton steps at a relative 1e-6. Order 0 needs none."""
     x, y, weights, kernel = locfit_cases()[name]
-    table = pd.read_csv(Path(__file__).with_name("locfit.csv"))
-    expected = table[(table["family"] == name) & (table["order"] == order)]
+    expected = locfit_results(name, order)
     model = ak.LocalLikelihood(kernel, family=FAMILIES[name], order=order)
 
     @jax.jit
     def computed(x, y, weights):
-        left_out = model(x, x, y, prior=ExcludeSelf(), weights=weights)
-        return model(x, x, y, weights=weights), left_out
+        of_others = model(x, x, y, prior=ExcludeSelf(), weights=weights)
+        return model(x, x, y, weights=weights), of_others
 
     found = np.asarray(computed(x, y, weights))[:, expected["row"]]
     rtol = 2e-6 if order else 1e-13

@@ -1,11 +1,15 @@
 """Local likelihood fits by Newton's method in NumPy."""
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 from least_squares import monomials
 from scipy.special import expit, logit
 
 import attnkernel as ak
 
+CSV_FOLDER = Path(ak.__file__).parent / "data" / "csv"
 FAMILIES = {"binomial": ak.Binomial(), "poisson": ak.Poisson(), "gamma": ak.Gamma()}
 # μ of η, and the reverse
 MEANS = {"binomial": expit, "poisson": np.exp, "gamma": np.exp}
@@ -16,6 +20,30 @@ SCORES = {
     "poisson": lambda y, mean: (y - mean, mean),
     "gamma": lambda y, mean: (y / mean - 1, y / mean),
 }
+
+
+def locfit_cases():
+    """The data of `models/locfit.R`: inputs, labels, weights, kernel."""
+    wage, faithful = (
+        np.genfromtxt(CSV_FOLDER / f"{name}.csv", delimiter=",", names=True, dtype=None)
+        for name in ("wage1", "faithful")
+    )
+    exper, educ = wage["exper"], wage["educ"]
+    distinct, group = np.unique(exper, return_inverse=True)
+    trials = np.bincount(group).astype(float)
+    married = np.bincount(group, wage["married"] == "Married") / trials
+    eruptions, waiting = faithful["eruptions"], faithful["waiting"] * 1.0
+    return {
+        "binomial": (distinct, married, trials, ak.Gaussian(20 / 2.5)),
+        "poisson": (exper, educ, np.ones_like(exper), ak.kernels.Tricube(15.0)),
+        "gamma": (eruptions, waiting, np.ones(len(faithful)), ak.Gaussian(2 / 2.5)),
+    }
+
+
+def locfit_results(name, order):
+    """What locfit gives for some of the rows."""
+    table = pd.read_csv(Path(__file__).parents[1] / "models" / "locfit.csv")
+    return table[(table["family"] == name) & (table["order"] == order)]
 
 
 def newton(name, x_new, x, y, lengthscale, order, weights):
