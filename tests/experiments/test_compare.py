@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from outputs import read_csv, read_json
-from small_configs import DATA
+from small_configs import DATA, small_holdout
 
 from experiments.__main__ import main
 from experiments.reports.number_labels import labels
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
-CONFIG = """
-study: holdout
-data: {source: heteroskedastic, n: 23}
-training: {steps: 5}
-hold_out: [2, 7]
-"""
+CONFIG = small_holdout(23, "steps: 5", [2, 7])
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,11 @@ from unittest.mock import MagicMock
 
 import pytest
 from outputs import read_csv, read_json, read_lines
+from small_configs import small_holdout
 
 from experiments.__main__ import main
 
-CONFIG = """\
-study: holdout
-seed: 3
-data: {source: heteroskedastic, n: 23}
-training: {steps: 4}
-hold_out: [2, 7]
-"""
+CONFIG = small_holdout(23, "steps: 4", [2, 7], "seed: 3\n")
 LOSS = "loss/hold_out_2"
 
 

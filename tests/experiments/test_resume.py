@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from outputs import read_json, start
-from small_configs import DATA
+from small_configs import DATA, small_holdout
 
 import attnkernel as ak
 from experiments.__main__ import main
@@ -37,12 +37,7 @@ heads: 2
 batch: 32
 steps: 3000
 """
-HOLDOUT = """
-study: holdout
-data: {source: heteroskedastic, n: 37}
-training: {steps: 40}
-hold_out: [5, 11]
-"""
+HOLDOUT = small_holdout(37, "steps: 40", [5, 11])
 CHECKPOINTS_MODULE = "attnkernel.fitting._checkpoints"  # `ak.fit` is a function
 # `python -c KILLED CALLS RUN`: forks once for each of CALLS, a list in JSON. The child runs or
 # resumes c.yaml into RUN, and is killed at that call. Prints a line of JSON for each child: the

@@ -13,7 +13,7 @@ from marks import slow
 from outputs import read_csv, read_json, start
 from rich.console import Console
 from scipy import stats
-from small_configs import DATA
+from small_configs import DATA, small_holdout
 
 from experiments.__main__ import main
 from experiments.config.loading import ConfigError
@@ -25,13 +25,7 @@ from experiments.sweeps.members import axes_of, read_plan
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
-CONFIG = """
-study: holdout
-precision: float64
-data: {source: heteroskedastic, n: 31}
-training: {steps: 7, optimizer: sgd}
-hold_out: [5]
-"""
+CONFIG = small_holdout(31, "steps: 7, optimizer: sgd", [5], "precision: float64\n")
 FILES = {"c.yaml": CONFIG}
 
 

@@ -13,6 +13,7 @@ import pytest
 from outputs import read_csv, read_json
 from paths import CONFIGS, ROOT
 from scipy import stats
+from small_configs import small_holdout
 
 from experiments.__main__ import main
 from experiments.config.loading import Source, apply
@@ -25,12 +26,6 @@ from experiments.sweeps.section import Draw, Rounds, as_text
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
-CONFIG = """\
-study: holdout
-data: {source: heteroskedastic, n: 31}
-training: {steps: 7}
-hold_out: [5]
-"""
 SWEEP = """\
 extends: base.yaml
 sweep:
@@ -229,12 +224,8 @@ def test_configs_of_the_documentation_are_valid():
     assert sum(steps * candidates for steps, candidates in plan.rounds.schedule(54)) == 8100
 
 
-IN_ROUNDS = """\
-study: holdout
-precision: float64
-data: {source: heteroskedastic, n: 31}
-training: {steps: 7, optimizer: sgd}
-hold_out: [5]
+SGD = small_holdout(31, "steps: 7, optimizer: sgd", [5], "precision: float64\n")
+IN_ROUNDS = f"""{SGD}\
 sweep:
   grid:
     seed: 1..2
@@ -246,7 +237,7 @@ sweep:
     factor: 2
     metric: fits.0.loss
 """
-FILES = {"base.yaml": CONFIG, "s.yaml": SWEEP, "r.yaml": IN_ROUNDS}
+FILES = {"base.yaml": small_holdout(31, "steps: 7", [5]), "s.yaml": SWEEP, "r.yaml": IN_ROUNDS}
 RATES = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
 
 

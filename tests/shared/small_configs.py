@@ -37,6 +37,14 @@ data:
 """
 
 
+def small_holdout(rows, training, sizes, first=""):
+    """The config of a hold-out study of few rows; `first`: lines before its data."""
+    return (
+        f"study: holdout\n{first}data: {{source: heteroskedastic, n: {rows}}}\n"
+        f"training: {{{training}}}\nhold_out: {sizes}\n"
+    )
+
+
 def assert_one_error(lines, start, *fragments):
     """One line, with this start and all of these fragments."""
     (line,) = lines
