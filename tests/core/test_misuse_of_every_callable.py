@@ -2,7 +2,7 @@
 
 import pytest
 from marks import slow
-from misuse.calls import CALLABLES, ODD, OTHER_CALLS, PUBLIC
+from misuse.calls import CALLABLES, INSTANCES, METHODS, ODD, OTHER_CALLS, PUBLIC
 from misuse.kinds import KINDS
 from misuse.legal import EXCLUDED, WITHOUT_RESULT
 from misuse.verdict import valid_result, verdicts
@@ -34,3 +34,4 @@ def test_every_kind_of_argument_is_misused():
 def test_every_written_name_is_public():
     assert {name.rpartition(".")[2] for name in PUBLIC} >= EXCLUDED
     assert CALLABLES.keys() >= ODD.keys() | OTHER_CALLS.keys()
+    assert INSTANCES.keys() >= METHODS.keys()

@@ -15,6 +15,7 @@ from paths import DOCS
 import attnkernel as ak
 import attnkernel.plot
 import attnkernel.sklearn
+from attnkernel import recurrent
 
 from .arguments import Arguments, arguments_of
 from .kinds import uncached_programs
@@ -25,59 +26,53 @@ GAUSSIAN = ak.Gaussian(0.2)
 PER_HEAD = Later(lambda: ak.PerHead(now(STACK)))
 DENSITY = Later(lambda: ak.KernelDensity(ak.Gaussian(0.3)))
 ONES = jnp.ones((3, 1, 1))
-# class: an instance, and its methods that are called
-METHODS: dict[str, tuple[Any, str]] = {
-    "KernelRegression": (MODEL, "__call__ local_fit"),
-    "LocalLikelihood": (
-        ak.LocalLikelihood(GAUSSIAN, family=ak.Binomial(), order=1),
-        "__call__ local_fit deviance",
+# class: an instance, which is called if it can be
+INSTANCES: dict[str, Any] = {
+    "KernelRegression": MODEL,
+    "LocalLikelihood": ak.LocalLikelihood(GAUSSIAN, family=ak.Binomial(), order=1),
+    "LocalQuantile": ak.LocalQuantile(GAUSSIAN, level=0.8),
+    "RobustRegression": ak.RobustRegression(MODEL),
+    "AdditiveRegression": ak.AdditiveRegression([GAUSSIAN]),
+    "econometrics.PartiallyLinear": ak.econometrics.PartiallyLinear(MODEL, linear=0),
+    "models.BiasReduced": ak.models.BiasReduced(MODEL, 2),
+    "models.Derivative": ak.models.Derivative(MODEL, 1),
+    "MeanVarianceRegression": ak.MeanVarianceRegression(MODEL, MODEL),
+    "MultiheadKernelRegression": Later(lambda: ak.MultiheadKernelRegression(now(PER_HEAD))),
+    "LearnedKernelRegression": Later(lambda: ak.LearnedKernelRegression(1, key=KEY)),
+    "KernelDensity": DENSITY,
+    "ConditionalDensity": Later(lambda: ak.ConditionalDensity(ak.Gaussian(0.3), ak.Gaussian(0.3))),
+    "models.Rows": ak.models.Rows,
+    "Fit": FIT,
+    "losses.CheckLoss": ak.losses.CheckLoss(0.8),
+    "priors.Segments": ak.priors.Segments,
+    "MultiheadAttention": MULTIHEAD,
+    "SelfAttention": Later(lambda: ak.SelfAttention(4, key=KEY)),
+    "nn.PersistentMemory": Later(
+        lambda: ak.nn.PersistentMemory(now(MULTIHEAD), *np.ones((2, 1, 2, 2)))
     ),
-    "LocalQuantile": (ak.LocalQuantile(GAUSSIAN, level=0.8), "__call__ local_fit deviance"),
-    "RobustRegression": (ak.RobustRegression(MODEL), "__call__ robustness_weights deviance"),
-    "AdditiveRegression": (ak.AdditiveRegression([GAUSSIAN]), "__call__ components"),
-    "econometrics.PartiallyLinear": (
-        ak.econometrics.PartiallyLinear(MODEL, linear=0),
-        "__call__ coefficients",
+    "nn.BiasReducedAttention": Later(lambda: ak.nn.BiasReducedAttention(now(MULTIHEAD))),
+    "nn.LatentAttention": Later(lambda: ak.nn.LatentAttention(2, 4, 3, key=KEY)),
+    "nn.RecurrentAttention": Later(
+        lambda: ak.nn.RecurrentAttention(2, 4, estimator=recurrent.LinearAttention(), key=KEY)
     ),
-    "models.BiasReduced": (ak.models.BiasReduced(MODEL, 2), "__call__"),
-    "models.Derivative": (ak.models.Derivative(MODEL, 1), "__call__"),
-    "MeanVarianceRegression": (ak.MeanVarianceRegression(MODEL, MODEL), "__call__"),
-    "MultiheadKernelRegression": (
-        Later(lambda: ak.MultiheadKernelRegression(now(PER_HEAD))),
-        "__call__",
-    ),
-    "LearnedKernelRegression": (Later(lambda: ak.LearnedKernelRegression(1, key=KEY)), "__call__"),
-    "KernelDensity": (DENSITY, "__call__"),
-    "ConditionalDensity": (
-        Later(lambda: ak.ConditionalDensity(ak.Gaussian(0.3), ak.Gaussian(0.3))),
-        "__call__ mode",
-    ),
-    "models.Rows": (ak.models.Rows, "read"),
-    "Fit": (FIT, "__call__ named"),
-    "losses.CheckLoss": (ak.losses.CheckLoss(0.8), "__call__"),
-    "priors.Segments": (ak.priors.Segments, "from_lengths from_offsets"),
-    "MultiheadAttention": (MULTIHEAD, "__call__ step"),
-    "SelfAttention": (Later(lambda: ak.SelfAttention(4, key=KEY)), "__call__"),
-    "nn.PersistentMemory": (
-        Later(lambda: ak.nn.PersistentMemory(now(MULTIHEAD), *np.ones((2, 1, 2, 2)))),
-        "__call__",
-    ),
-    "nn.BiasReducedAttention": (
-        Later(lambda: ak.nn.BiasReducedAttention(now(MULTIHEAD))),
-        "__call__",
-    ),
-    "nn.LatentAttention": (Later(lambda: ak.nn.LatentAttention(2, 4, 3, key=KEY)), "__call__"),
-    "nn.RecurrentAttention": (
-        Later(
-            lambda: ak.nn.RecurrentAttention(
-                2, 4, estimator=ak.recurrent.LinearAttention(), key=KEY
-            )
-        ),
-        "__call__",
-    ),
-    "nn.ShortConvolution": (Later(lambda: ak.nn.ShortConvolution(4, 2, key=KEY)), "__call__ step"),
-    "nn.KVCache": (Later(lambda: ak.nn.KVCache(4, 1, 1, 1).append(ONES, ONES)[1]), "append keep"),
-    "Rotary": (ak.Rotary(), "__call__"),
+    "nn.ShortConvolution": Later(lambda: ak.nn.ShortConvolution(4, 2, key=KEY)),
+    "nn.KVCache": Later(lambda: ak.nn.KVCache(4, 1, 1, 1).append(ONES, ONES)[1]),
+    "Rotary": ak.Rotary(),
+}
+METHODS = {
+    "KernelRegression": "local_fit",
+    "LocalLikelihood": "local_fit deviance",
+    "LocalQuantile": "local_fit deviance",
+    "RobustRegression": "robustness_weights deviance",
+    "AdditiveRegression": "components",
+    "econometrics.PartiallyLinear": "coefficients",
+    "ConditionalDensity": "mode",
+    "models.Rows": "read",
+    "Fit": "named",
+    "priors.Segments": "from_lengths from_offsets",
+    "MultiheadAttention": "step",
+    "nn.ShortConvolution": "step",
+    "nn.KVCache": "append keep",
 }
 
 
@@ -305,8 +300,9 @@ def all_calls() -> dict[str, tuple[Callable, Arguments]]:
         if is_misused(name, thing)
     } | {
         f"{owner}.{method}": (method_call(instance, method), getattr(PUBLIC[owner], method))
-        for owner, (instance, methods) in METHODS.items()
-        for method in methods.split()
+        for owner, instance in INSTANCES.items()
+        for method in ("__call__", *METHODS.get(owner, "").split())
+        if method != "__call__" or method in dir(PUBLIC[owner])
     }
     found = {}
     for name, (call, thing) in signatures.items():

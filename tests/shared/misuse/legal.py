@@ -13,132 +13,116 @@ FOR_AUTHORS_INSIDE_JIT = (
 )
 EXCLUDED = {"HasDeviance", *RESULTS.split(), *FOR_AUTHORS_INSIDE_JIT.split()}
 
-# what is valid all the same: (callable, argument, misuse)
-HEADS = "an array has a number for each head, for `PerHead`"
-TRACED = "the number may be known at run time alone"
-SHAPES = "of the arrays only shapes and dtypes matter"
-ANY_SHAPE = "a function of each number, whatever the shape"
-LEGAL = {
-    ("econometrics.PartiallyLinear", "linear", "two"): "several columns",
-    ("recurrent.regress", "rate", "a single number"): "the rate of all rows",
-    ("nn.RecurrentCache", "state", "an array"): "a tree of one array",
-    **{
-        (name, argument, "an array of three axes"): HEADS
-        for name, argument in (
-            ("kernels.RationalQuadratic", "alpha"),
-            ("Periodic", "lengthscale"),
-            ("Periodic", "period"),
-            ("DotProduct", "scale"),
-            ("kernels.CosineSimilarity", "scale"),
-            ("kernels.Polynomial", "offset"),
-            ("kernels.Polynomial", "scale"),
-            ("kernels.SoftCapped", "cap"),
-            ("Alibi", "slope"),
-            ("Softmax", "temperature"),
-            ("Softmax", "sink_mass"),
-            ("Softmax of a logarithm", "log_sink_mass"),
-            ("Entmax", "temperature"),
-            ("priors.Kerple", "rate"),
-            ("priors.Kerple", "scale"),
-            ("fixed", "value"),
-        )
-    },
-    **{
-        (name, argument, "traced"): TRACED
-        for name, argument in (
-            ("Causal", "offset"),
-            ("Window", "left"),
-            ("Window", "right"),
-            ("priors.Prefix", "length"),
-            ("priors.Lengths", "queries"),
-            ("priors.Lengths", "keys"),
-            ("HoldOut", "size"),
-            ("MultiheadAttention.step", "count"),
-            ("nn.KVCache.append", "count"),
-            ("nn.KVCache.keep", "count"),
-            ("nn.KVCache.keep", "length"),
-            ("quantiles", "levels"),
-        )
-    },
-    **{
-        ("select_method", argument, misuse): SHAPES
-        for argument in ("q", "k", "v")
-        for misuse in ("NaN", "inf")
-    },
-    **{
-        (name, "x", misuse): ANY_SHAPE
-        for name in ("data.heteroskedastic_mean", "data.heteroskedastic_sd")
-        for misuse in ("a single number", "three axes more")
-    },
-    **{
-        ("plot.points", argument, misuse): "matplotlib leaves such a point out"
-        for argument in ("x", "y")
-        for misuse in ("NaN", "inf", "a Series with a gap")
-    },
-    **{
-        ("save", "model", misuse): "plain data can be saved"
-        for misuse in ("None", "a word", "a number", "an array")
-    },
-    **{
-        (f"sklearn.{name}", "lengthscale", misuse): reason
-        for name in ("KernelRegressor", "KernelClassifier")
-        for misuse, reason in (
-            ("inf", "the column does not matter"),
-            ("huge", "float64 holds it, and the column does not matter"),
-        )
-    },
-    ("kernels.AitchisonAitken", "categories", "two"): "one number per column",
-    **{
-        (name, argument, "huge"): "the name of a group"
-        for name, argument in (
-            ("objectives.GroupKFold", "groups"),
-            ("bands", "clusters"),
-            ("econometrics.average_derivative", "clusters"),
-        )
-    },
-    ("OnColumns", "columns", "two"): "several columns",
-    **{
-        ("OnColumns", "columns", misuse): "the name of a column of a frame"
-        for misuse in ("a word", "words", "a digit")
-    },
-    ("NearestNeighbours", "fraction", "one"): "all keys",
-    ("kernels.convert_lengthscale", "lengthscale", "an array of three axes"): ANY_SHAPE,
-    ("MultiheadAttention", "dropout_p", "zero"): "no dropout",
-    **{
-        (f"{layer}.__call__", "mask", "numbers"): "0 is False, as Equinox reads integers"
-        for layer in (
-            *("MultiheadAttention", "nn.LatentAttention"),
-            *("nn.PersistentMemory", "nn.BiasReducedAttention"),
-        )
-    },
-    ("methods.Sharded", "axis", "misspelt"): "without a mesh it names the axis of a new one",
-    ("quantiles", "levels", "two"): "several levels",
-    ("plot.weights", "queries", "a single number"): "one query",
-    ("data.heteroskedastic_sd", "x", "inf"): "it is infinite there",
-}
+SKLEARN = ("sklearn.KernelRegressor", "sklearn.KernelClassifier")
+WITH_MASKS = (
+    *("MultiheadAttention.__call__", "nn.LatentAttention.__call__"),
+    *("nn.PersistentMemory.__call__", "nn.BiasReducedAttention.__call__"),
+)
+
+
+def cases(callables: dict[str, str], *misuses: str) -> set[tuple[str, str, str]]:
+    """The misuses of arguments of callables: (callable, argument, misuse)."""
+    return {
+        (name, argument, misuse)
+        for name, arguments in callables.items()
+        for argument in arguments.split()
+        for misuse in misuses
+    }
+
+
+# what is valid all the same
+LEGAL: set[tuple[str, str, str]] = set().union(
+    # an array has a number for each head, for `PerHead`
+    cases(
+        {
+            "kernels.RationalQuadratic": "alpha",
+            "Periodic": "lengthscale period",
+            "DotProduct": "scale",
+            "kernels.CosineSimilarity": "scale",
+            "kernels.Polynomial": "offset scale",
+            "kernels.SoftCapped": "cap",
+            "Alibi": "slope",
+            "Softmax": "temperature sink_mass",
+            "Softmax of a logarithm": "log_sink_mass",
+            "Entmax": "temperature",
+            "priors.Kerple": "rate scale",
+            "fixed": "value",
+        },
+        "an array of three axes",
+    ),
+    # the number may be known at run time alone
+    cases(
+        {
+            "Causal": "offset",
+            "Window": "left right",
+            "priors.Prefix": "length",
+            "priors.Lengths": "queries keys",
+            "HoldOut": "size",
+            "MultiheadAttention.step": "count",
+            "nn.KVCache.append": "count",
+            "nn.KVCache.keep": "count length",
+            "quantiles": "levels",
+        },
+        "traced",
+    ),
+    # of the arrays only shapes and dtypes matter
+    cases({"select_method": "q k v"}, "NaN", "inf"),
+    # a function of each number, whatever the shape
+    cases(
+        {"data.heteroskedastic_mean": "x", "data.heteroskedastic_sd": "x"},
+        "a single number",
+        "three axes more",
+    ),
+    cases({"kernels.convert_lengthscale": "lengthscale"}, "an array of three axes"),
+    # matplotlib leaves such a point out
+    cases({"plot.points": "x y"}, "NaN", "inf", "a Series with a gap"),
+    # plain data can be saved
+    cases({"save": "model"}, "None", "a word", "a number", "an array"),
+    # the column does not matter; float64 holds what is huge
+    cases(dict.fromkeys(SKLEARN, "lengthscale"), "inf", "huge"),
+    # the name of a group
+    cases(dict.fromkeys(("bands", "econometrics.average_derivative"), "clusters"), "huge"),
+    cases({"objectives.GroupKFold": "groups"}, "huge"),
+    # the name of a column of a frame
+    cases({"OnColumns": "columns"}, "a word", "words", "a digit"),
+    # 0 is False, as Equinox reads integers
+    cases(dict.fromkeys(WITH_MASKS, "mask"), "numbers"),
+    # several columns, levels, and a number per column
+    cases(
+        {
+            "econometrics.PartiallyLinear": "linear",
+            "OnColumns": "columns",
+            "quantiles": "levels",
+            "kernels.AitchisonAitken": "categories",
+        },
+        "two",
+    ),
+    # the rate of all rows; one query
+    cases({"recurrent.regress": "rate", "plot.weights": "queries"}, "a single number"),
+    # a tree of one array
+    cases({"nn.RecurrentCache": "state"}, "an array"),
+    # all keys; no dropout
+    cases({"NearestNeighbours": "fraction"}, "one"),
+    cases({"MultiheadAttention": "dropout_p"}, "zero"),
+    # without a mesh it names the axis of a new one
+    cases({"methods.Sharded": "axis"}, "misspelt"),
+    # it is infinite there
+    cases({"data.heteroskedastic_sd": "x"}, "inf"),
+)
 # the result says so itself: it is NaN (or infinite) where the argument is
-NOT_FINITE = {
-    (name, argument, misuse)
-    for name, argument in (
-        ("squared_error", "prediction"),
-        ("squared_error", "y"),
-        ("losses.absolute_error", "prediction"),
-        ("losses.absolute_error", "y"),
-        ("losses.CheckLoss.__call__", "prediction"),
-        ("losses.CheckLoss.__call__", "y"),
-        ("objectives.log_score", "y"),
-        ("LocalLikelihood.deviance", "prediction"),
-        ("LocalLikelihood.deviance", "y"),
-        ("RobustRegression.deviance", "prediction"),
-        ("RobustRegression.deviance", "y"),
-        ("LocalQuantile.deviance", "prediction"),
-        ("LocalQuantile.deviance", "y"),
-        ("data.heteroskedastic_mean", "x"),
-        ("data.heteroskedastic_sd", "x"),
-        ("MultiheadAttention.__call__", "query"),
-        ("MultiheadAttention.__call__", "key_"),
-        ("MultiheadAttention.__call__", "value"),
-    )
-    for misuse in ("NaN", "inf", "a Series with a gap")
-}
+NOT_FINITE = cases(
+    {
+        "squared_error": "prediction y",
+        "losses.absolute_error": "prediction y",
+        "losses.CheckLoss.__call__": "prediction y",
+        "objectives.log_score": "y",
+        "LocalLikelihood.deviance": "prediction y",
+        "RobustRegression.deviance": "prediction y",
+        "LocalQuantile.deviance": "prediction y",
+        "data.heteroskedastic_mean": "x",
+        "data.heteroskedastic_sd": "x",
+        "MultiheadAttention.__call__": "query key_ value",
+    },
+    *("NaN", "inf", "a Series with a gap"),
+)
 WITHOUT_RESULT = {"plot.interact", "save"}

@@ -44,18 +44,11 @@ def now(value: Any) -> Any:
 def _fitted():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ak.FitWarning)
-        return _fit()
+        return ak.fit(MODEL, X, Y, objective=ak.LeaveOneOut(), starts=1)
 
 
-def _fit():
-    return ak.fit(MODEL, X, Y, objective=ak.LeaveOneOut(), starts=1)
-
-
-def _band():
-    return ak.bands(now(FIT), X)
-
-
-FIT, BAND = Later(_fitted), Later(_band)
+FIT = Later(_fitted)
+BAND = Later(lambda: ak.bands(now(FIT), X))
 AX = Later(lambda: plt.subplots()[1])
 STACK = Later(lambda: eqx.filter_vmap(ak.Gaussian)(jnp.array([0.1, 0.3])))
 MULTIHEAD = Later(lambda: ak.MultiheadAttention(2, 4, key=KEY))
