@@ -159,11 +159,8 @@ def test_numbers_below_a_domain_are_refused(name):
 def test_ends_of_a_domain_are_fixed_only():
     assert ak.Softmax(sink_mass=ak.fixed(0.0)).log_sink() is None
     assert ak.Entmax(ak.fixed(2.0)).alpha == 2.0
-    for make, message in (
-        (lambda: ak.Softmax(sink_mass=0.0), r"positive.*got 0\.0.*ak\.fixed\(0\.0\)"),
-        (lambda: ak.Entmax(2.0), r"below 2.*got 2\.0.*ak\.fixed\(2\.0\)"),
-    ):
-        assert_raises(message, make)
+    assert_raises(r"positive.*got 0\.0.*ak\.fixed\(0\.0\)", ak.Softmax, sink_mass=0.0)
+    assert_raises(r"below 2.*got 2\.0.*ak\.fixed\(2\.0\)", ak.Entmax, 2.0)
     with pytest.raises(ValueError, match="before a program is compiled"):
         jax.jit(lambda t: ak.Softmax(ak.fixed(t)).temperature)(1.0)
 

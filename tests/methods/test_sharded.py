@@ -24,7 +24,7 @@ from laws import (
     to_float64,
 )
 from marks import needs_finufft, slow
-from refusals import assert_refused
+from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel import priors
@@ -234,19 +234,15 @@ def test_fit_on_a_mesh(x64, ring, order):
 
 
 def test_invalid_meshes(as_users_run_it):
-    assert_refused(
-        (lambda: ak.methods.Sharded(mesh(2), "rows"), "axis.*devices.*'rows'"),
-        (lambda: ak.methods.Sharded("all"), "mesh.*'all'"),
-        (
-            lambda: ak.methods.Sharded(
-                jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Explicit,))
-            ),
-            "devices.*Auto.*Explicit",
-        ),
-        (
-            lambda: ak.methods.Sharded(mesh(2), inner=ak.methods.Sharded(mesh(2))),
-            "inner.*Blockwise.*Sharded",
-        ),
+    assert_raises("axis.*devices.*'rows'", ak.methods.Sharded, mesh(2), "rows")
+    assert_raises("mesh.*'all'", ak.methods.Sharded, "all")
+    assert_raises(
+        "devices.*Auto.*Explicit",
+        ak.methods.Sharded,
+        jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Explicit,)),
+    )
+    assert_raises(
+        "inner.*Blockwise.*Sharded", ak.methods.Sharded, mesh(2), inner=ak.methods.Sharded(mesh(2))
     )
 
 

@@ -167,14 +167,11 @@ def test_what_is_not_identified_is_refused(x64):
     x, y, _ = sample()
     model = PartiallyLinear(ak.KernelRegression(ak.Gaussian(0.2)), linear=(0, 1))
     twice = np.c_[x[:, 0], 2.0 * x[:, 0] + 1.0, x[:, 2]]
-    for sentence, call in {
-        "linear combinations": lambda: additive()(x, twice, y),
-        "3 kernels": lambda: additive()(x[:, :2], x[:, :2], y),
-        "not identified": lambda: model.coefficients(twice, y),
-        "others for the smoother": lambda: model(x[:, :2], x[:, :2], y),
-        "up to 3000 rows": lambda: additive()(x, np.tile(x, (200, 1)), np.tile(y, 200)),
-    }.items():
-        assert_raises(sentence, call)
+    assert_raises("linear combinations", additive(), x, twice, y)
+    assert_raises("3 kernels", additive(), x[:, :2], x[:, :2], y)
+    assert_raises("not identified", model.coefficients, twice, y)
+    assert_raises("others for the smoother", model, x[:, :2], x[:, :2], y)
+    assert_raises("up to 3000 rows", additive(), x, np.tile(x, (200, 1)), np.tile(y, 200))
     assert np.all(np.isnan(np.asarray(model(x, twice, y))))
 
 

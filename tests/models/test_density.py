@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow
-from refusals import assert_raises, assert_refused
+from refusals import assert_raises
 from scipy import integrate, optimize, special, stats
 from scipy.stats import norm
 from sklearn.neighbors import KernelDensity
@@ -192,12 +192,10 @@ def test_kernels_and_data_without_a_density_are_refused():
         (ak.Gaussian(1.0).on(0) * ak.Laplace(1.0).on(0), r"\(0,\), \(0,\)"),
     ]:
         assert_raises(pattern, ak.density, q, x, kernel=kernel)
-    assert_refused(
-        (lambda: ak.density(q, x[:0], kernel=ak.Gaussian(1.0)), "x has none"),
-        (lambda: ak.density(q, x * np.nan, kernel=ak.Gaussian(1.0)), r"x .*finite"),
-        (lambda: ak.density(q, x[:, 0], kernel=ak.Gaussian(1.0)), "2 and 1"),
-        (lambda: ak.density(q, x, kernel=ak.Gaussian(1.0), weights=-weights), r"weights.* from -"),
-    )
+    assert_raises("x has none", ak.density, q, x[:0], kernel=ak.Gaussian(1.0))
+    assert_raises(r"x .*finite", ak.density, q, x * np.nan, kernel=ak.Gaussian(1.0))
+    assert_raises("2 and 1", ak.density, q, x[:, 0], kernel=ak.Gaussian(1.0))
+    assert_raises(r"weights.* from -", ak.density, q, x, kernel=ak.Gaussian(1.0), weights=-weights)
     inside = jax.jit(lambda scale: ak.density(q, x, kernel=Cauchy(scale)))(1.0)
     assert np.all(np.isnan(inside))
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow
-from refusals import assert_refused
+from programs import temporary_bytes
+from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel.kernels import Boxcar, EluFeatures
@@ -201,18 +202,13 @@ def test_masked_blocks_are_skipped_and_masked_pairs_stay_so():
 
 @pytest.mark.slow
 def test_scores_are_never_stored_for_all_pairs():
-    def used(n):
-        def value(q):
-            prior = ak.Causal() * ScoreFunction(lambda s, i, j, h: s * jnp.cos(0.1 * (i - j)))
-            return jnp.sum(
-                ak.attend(q, q, q, kernel=ak.DotProduct(), prior=prior, method=Blockwise(64, 64))
-            )
+    def value(q):
+        prior = ak.Causal() * ScoreFunction(lambda s, i, j, h: s * jnp.cos(0.1 * (i - j)))
+        parts = {"kernel": ak.DotProduct(), "prior": prior, "method": Blockwise(64, 64)}
+        return jnp.sum(ak.attend(q, q, q, **parts))
 
-        shape = jax.ShapeDtypeStruct((n, 2), jnp.float32)
-        program = jax.jit(jax.grad(value)).lower(shape).compile()
-        return program.memory_analysis().temp_size_in_bytes
-
-    assert used(4096) - used(2048) < 2**20  # all scores would be 64 and 16 MiB
+    more, fewer = (temporary_bytes(jax.grad(value), (n, 2)) for n in (4096, 2048))
+    assert more - fewer < 2**20  # all scores would be 64 and 16 MiB
 
 
 @pytest.mark.slow
@@ -375,17 +371,16 @@ def test_blocks_of_two_sequences_are_skipped():
 
 
 def test_lengths_and_offsets_that_are_none_are_refused():
-    assert_refused(
-        (lambda: Segments.from_lengths([3, -1]), r"queries must be lengths.*\[3, -1\]"),
-        (lambda: Segments.from_lengths([3], [2, 1]), "same sequences; got 1 .*and 2"),
-        (lambda: Segments.from_lengths([3, 2], num_queries=4), "num_queries.*at least 5.*got 4"),
-        (lambda: Segments.from_lengths([3], [4], num_keys=3), "num_keys.*at least 4.*got 3"),
-        (
-            lambda: Segments.from_lengths(np.array([[3]])),
-            r"queries must be integers.*shape \(1, 1\)",
-        ),
-        (lambda: Segments.from_offsets([1, 3]), r"queries must be cumulative.*\[1, 3\]"),
-        (lambda: Segments.from_offsets([0, 3], [0, 3, 2]), r"keys must be cumulative.*3, 2\]"),
-        (lambda: Segments.from_offsets([]), "queries must be"),
-        (lambda: jax.jit(Segments.from_lengths)(np.array([3])), "num_queries must be given"),
+    assert_raises(r"queries must be lengths.*\[3, -1\]", Segments.from_lengths, [3, -1])
+    assert_raises("same sequences; got 1 .*and 2", Segments.from_lengths, [3], [2, 1])
+    assert_raises("num_queries.*at least 5.*got 4", Segments.from_lengths, [3, 2], num_queries=4)
+    assert_raises("num_keys.*at least 4.*got 3", Segments.from_lengths, [3], [4], num_keys=3)
+    assert_raises(
+        r"queries must be integers.*shape \(1, 1\)", Segments.from_lengths, np.array([[3]])
+    )
+    assert_raises(r"queries must be cumulative.*\[1, 3\]", Segments.from_offsets, [1, 3])
+    assert_raises(r"keys must be cumulative.*3, 2\]", Segments.from_offsets, [0, 3], [0, 3, 2])
+    assert_raises("queries must be", Segments.from_offsets, [])
+    assert_raises(
+        "num_queries must be given", lambda: jax.jit(Segments.from_lengths)(np.array([3]))
     )
