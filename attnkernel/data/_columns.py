@@ -124,12 +124,9 @@ class Column:
             return "number"
         if "-" in cell and _date(cell, None) is not None:
             return "date"
-        is_word = re.search(r"[^\W\d_]", cell) and cell.lower().lstrip("+-") not in (
-            "inf",
-            "infinity",
-        )
-        is_category = self.may_hold_words and is_word and _date_format(cell) is None
-        return "category" if is_category else "number"
+        is_infinite = re.fullmatch(r"[-+]?inf(inity)?", cell.lower())
+        is_word = re.search(r"[^\W\d_]", cell) and not is_infinite and _date_format(cell) is None
+        return "category" if self.may_hold_words and is_word else "number"
 
     def _number(self, cell: str) -> float:
         """Returns the number in a cell; NaN if the cell is not a number."""

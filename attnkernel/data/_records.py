@@ -103,22 +103,16 @@ def _read_by_pandas(path: Path) -> Iterator[str]:
 
 def _encoding_error(path: Path, encoding: str) -> OptionError:
     """Returns the error for a file of another encoding, with the one that it is likely to have."""
-    start = path.read_bytes()[:2]
-    guess = "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "cp1252"
-    name = codecs.lookup(encoding).name.upper()
-    place = f" (byte {_first_invalid_byte(path)})" if name == "UTF-8" else ""
+    start, place = path.read_bytes(), 0
+    guess = "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "cp1252"
+    try:
+        start.decode(encoding)
+    except UnicodeDecodeError as error:
+        place = error.start
     options = {} if guess == encoding else {"encoding": guess}
-    return OptionError(f"{path} is not {name} text{place}; save it as UTF-8.", **options)
+    sentence = f"{path} is not {encoding.upper()} text (byte {place}); save it as UTF-8."
+    return OptionError(sentence, **options)
 
 
 class RefusedFileError(ValueError):
     """A file that exists is not a CSV file."""
-
-
-def _first_invalid_byte(path: Path) -> int:
-    """Returns the offset, from 0, of the first byte of a file that is not valid UTF-8."""
-    try:
-        path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        return error.start
-    return 0

@@ -101,10 +101,8 @@ def conformal(
         if fit.rows.weights is not None:
             raise ValueError("A split with weights is not exchangeable: use leave-one-out.")
         if len(fit.x) < 6:
-            raise ValueError(
-                f"A split fits the model to half of the rows, and a fit needs 3: expected at least "
-                f"6 rows or more; got {len(fit.x)}. Try leave-one-out."
-            )
+            least = "A split fits half of the rows, and needs at least 6"
+            raise ValueError(f"{least}; got {len(fit.x)}. Try leave-one-out.")
         half, prior, n = len(fit.x) // 2, None, -(-len(fit.x) // 2)
         order = permuted_rows(key, len(fit.x))
         of_fit, others = (

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core.validation import as_integer, is_real_number, require_instance
-from ._base import BatchOfKeys, BatchOfQueries, Embedded, Inputs, Kernel, Wrapper
+from ._base import BatchOfKeys, BatchOfQueries, Embedded, Inputs, Kernel, Keys, Queries, Wrapper
 
 
 class NearestNeighbours(Embedded, Wrapper):
@@ -76,9 +76,7 @@ class NearestNeighbours(Embedded, Wrapper):
             jnp.concatenate([k, jnp.zeros_like(k[..., :1])], axis=-1),
         )
 
-    def _distance_to_neighbour(
-        self, q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]
-    ) -> Float[Array, " queries"]:
+    def _distance_to_neighbour(self, q: Queries, k: Keys) -> Float[Array, " queries"]:
         """Returns h(q), the distance of each query to its m-th nearest key; m comes from the
         kernel's `neighbours` or `fraction`."""
         m = self._count_neighbours(k.shape[0])

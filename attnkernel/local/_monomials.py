@@ -11,7 +11,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.cholesky import cholesky_solver
@@ -81,24 +80,22 @@ class Basis(NamedTuple):
     scale: Float[Array, " dim"]  # a power of two near half the range: no moment overflows
     terms: list[tuple[int, ...]]
     products: list[tuple[int, ...]]
-    periods: list[ArrayLike | None]  # of the columns; None: no circle
+    periods: list[Float[Array, "*heads one"] | None]  # of the columns; None: no circle
 
     @classmethod
     def of(cls, polynomial: Polynomial, k: Array) -> "Basis":
         (kernel, _, _), order, columns, _ = polynomial
         columns = tuple(range(k.shape[-1])) if columns is None else columns
-        lengths = periods(kernel, k.shape[-1])
+        lengths = [periods(kernel, k.shape[-1]).get(c) for c in columns]
+        circles = [p if p is None else jnp.asarray(p, k.dtype)[..., None] for p in lengths]
         terms, products = (exponents(len(columns), degree) for degree in (order, 2 * order))
         at = jax.lax.stop_gradient(k[..., list(columns)])
         axes = tuple(range(k.ndim - 1))
-        high, low = (
-            jnp.max(at, axis=axes, initial=-jnp.inf),
-            jnp.min(at, axis=axes, initial=jnp.inf),
-        )
-        half = 0.5 * high - 0.5 * low
+        half = 0.5 * jnp.max(at, axis=axes, initial=-jnp.inf)
+        half = half - 0.5 * jnp.min(at, axis=axes, initial=jnp.inf)
         half = jnp.where(half > 0, half, 1.0)
         power = jax.lax.reduce_precision(half, jnp.finfo(half.dtype).nexp, mantissa_bits=0)
-        return cls(columns, power, terms, products, [lengths.get(c) for c in columns])
+        return cls(columns, power, terms, products, circles)
 
     @property
     def has_circles(self) -> bool:
@@ -109,15 +106,11 @@ class Basis(NamedTuple):
         """The way from q to k in units of the scale, of points of these columns."""
         u = with_rank_of(k, q) - with_rank_of(q, k)
         if self.has_circles:
-            u = jnp.stack([self._way(u[..., c], p) for c, p in enumerate(self.periods)], axis=-1)
+            ways = zip(jnp.moveaxis(u, -1, 0), self.periods, strict=True)
+            u = jnp.stack(
+                [d if p is None else shortest_way(d, with_rank_of(p, d)) for d, p in ways], axis=-1
+            )
         return u / with_rank_of(self.scale, u)
-
-    def _way(self, difference: Array, period: ArrayLike | None) -> Array:
-        """Returns `shortest_way` along one column; the period may be one of each head."""
-        if period is None:
-            return difference
-        of_heads = jnp.asarray(period, difference.dtype)[..., None]
-        return shortest_way(difference, with_rank_of(of_heads, difference))
 
     def units(self) -> Float[Array, " terms"]:
         """The scale of each term."""
