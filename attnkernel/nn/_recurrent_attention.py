@@ -242,7 +242,7 @@ class RecurrentAttention(HeadsLayer):
     def cache(self, *, dtype=None) -> RecurrentCache:
         """An empty cache for `step`, its numbers in at least float32."""
         dtype = wider_dtype(as_float_dtype("dtype", dtype))
-        empty = self.estimator.empty(self._state_size(), self.vo_size, dtype)
+        empty = self.estimator.initial_state(self._state_size(), self.vo_size, dtype)
         heads = self.num_heads
         state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (heads, *leaf.shape)), empty)
         if self.convolutions is not None:

@@ -35,7 +35,7 @@ class MatrixState(eqx.Module):
     r"""A matrix $S \in \mathbb{R}^{d \times d_v}$: decayed sums of $k v^\top$, or coefficients.
 
     ```python
-    >>> ak.recurrent.DeltaRule().empty(3, 2).matrix.shape
+    >>> ak.recurrent.DeltaRule().initial_state(3, 2).matrix.shape
     (3, 2)
 
     ```
@@ -55,7 +55,7 @@ class Estimator(eqx.Module):
 
     ```python
     class LastValue(ak.recurrent.Estimator):
-        def empty(self, dim, dim_v, dtype=None):
+        def initial_state(self, dim, dim_v, dtype=None):
             return jnp.zeros(dim_v, dtype)
 
         def update(self, state, row):
@@ -75,7 +75,7 @@ class Estimator(eqx.Module):
     chunk_rows: ClassVar[int] = 64
 
     @abc.abstractmethod
-    def empty(self, dim: int, dim_v: int, dtype: Any = None) -> Any:
+    def initial_state(self, dim: int, dim_v: int, dtype: Any = None) -> Any:
         """The state of no rows, for keys of `dim` and values of `dim_v` numbers."""
 
     @abc.abstractmethod

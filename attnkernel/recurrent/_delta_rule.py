@@ -46,7 +46,7 @@ class DeltaRule(Estimator):
     ```
     """
 
-    def empty(self, dim: int, dim_v: int, dtype: Any = None) -> MatrixState:
+    def initial_state(self, dim: int, dim_v: int, dtype: Any = None) -> MatrixState:
         return MatrixState(jnp.zeros((dim, dim_v), dtype))
 
     def update(self, state: MatrixState, row: Row) -> MatrixState:

@@ -26,7 +26,7 @@ class LeastSquaresState(eqx.Module):
     rows, so that a constant that is added to all rows costs no digits.
 
     ```python
-    >>> ak.recurrent.RecursiveLeastSquares(1.0).empty(3, 2).gram.shape
+    >>> ak.recurrent.RecursiveLeastSquares(1.0).initial_state(3, 2).gram.shape
     (3, 3)
 
     ```
@@ -83,7 +83,7 @@ class RecursiveLeastSquares(Estimator):
 
     ridge = natural("ridge")
 
-    def empty(self, dim: int, dim_v: int, dtype: Any = None) -> LeastSquaresState:
+    def initial_state(self, dim: int, dim_v: int, dtype: Any = None) -> LeastSquaresState:
         terms = dim + self.intercept
         shapes = (terms, terms), (terms, dim_v), (dim,), (dim_v,)
         return LeastSquaresState(*(jnp.zeros(shape, dtype) for shape in shapes))

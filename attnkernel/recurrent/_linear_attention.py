@@ -55,7 +55,7 @@ class LinearAttention(Estimator):
     def __check_init__(self):
         require_bool("normalised", self.normalised)
 
-    def empty(self, dim: int, dim_v: int, dtype: Any = None) -> MatrixState:
+    def initial_state(self, dim: int, dim_v: int, dtype: Any = None) -> MatrixState:
         return MatrixState(jnp.zeros((dim, dim_v + self.normalised), dtype))
 
     def update(self, state: MatrixState, row: Row) -> MatrixState:

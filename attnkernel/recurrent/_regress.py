@@ -54,7 +54,7 @@ def regress(
     - `rate`: β, a number or shape (*batch, rows): see the estimator.
     - `mask`: True = valid row, shape (*batch, rows) or (rows,). Other rows neither update the state
       nor let it decay, and their result is 0. Default: all are valid.
-    - `state`: that after earlier rows. Default: `estimator.empty(dim, dim_v)`.
+    - `state`: that after earlier rows. Default: `estimator.initial_state(dim, dim_v)`.
     - `method`: "chunked" evaluates chunks of rows by matrix products; "recurrent" one row after
       another, and derivatives of it keep the state of every row.
 
@@ -121,7 +121,7 @@ def _run(
         whole(given.log_decay, 0.0, *(np.shape(given.log_decay)[-1:] or (1,))),
         whole(given.rate, 1.0),
     )
-    empty = estimator.empty(dim, dim_v, dtype)
+    empty = estimator.initial_state(dim, dim_v, dtype)
     state = jax.tree.map(
         lambda leaf, of: jnp.broadcast_to(jnp.asarray(leaf, of.dtype), batch + of.shape),
         empty if state is None else state,
@@ -234,12 +234,12 @@ def _require_state(state: Any, estimator: Estimator, given: Row, batch: tuple[in
     if state is None:
         return
     dim, dim_v = given.q.shape[-1], given.v.shape[-1]
-    empty = jax.eval_shape(lambda: estimator.empty(dim, dim_v, jnp.float32))
+    empty = jax.eval_shape(lambda: estimator.initial_state(dim, dim_v, jnp.float32))
     leaves, structure = jax.tree.flatten(state)
     if structure != jax.tree.structure(empty) or not all(map(eqx.is_array, leaves)):
         raise ValueError(
-            f"state must be one that {type(estimator).__name__} returned, or its empty({dim}, "
-            f"{dim_v}); got {type(state).__name__}."
+            f"state must be one that {type(estimator).__name__} returned, or its "
+            f"initial_state({dim}, {dim_v}); got {type(state).__name__}."
         )
     for leaf, of in zip(leaves, jax.tree.leaves(empty), strict=True):
         if leaf.shape not in (of.shape, batch + of.shape):

@@ -99,7 +99,7 @@ def attend(x, **options):
 
 
 def multihead(x):
-    return in_dtype(built(ak.MultiheadAttention, HEADS, SIZE, rotary=ak.Rotary()), x.dtype)(x, x, x)
+    return in_dtype(built(ak.MultiheadAttention, 3, SIZE, rotary=ak.Rotary()), x.dtype)(x, x, x)
 
 
 def regression(x, **options):

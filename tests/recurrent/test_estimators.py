@@ -128,7 +128,7 @@ def test_equal_keys_lose_no_digits():
 
 def test_a_new_estimator_needs_no_chunks():
     class Last(ak.recurrent.Estimator):
-        def empty(self, dim, dim_v, dtype=None):
+        def initial_state(self, dim, dim_v, dtype=None):
             return jnp.zeros(dim_v, dtype)
 
         def update(self, state, row: Row):
@@ -167,7 +167,7 @@ RIDGE = {"estimator": RecursiveLeastSquares(1.0)}
         ({"estimator": RecursiveLeastSquares(np.ones(2))}, r"one per dimension of k, shape \(3,\)"),
         ({"mask": np.ones((2, 7))}, "mask must be a Boolean array"),
         ({"mask": np.ones((2, 6), bool)}, r"mask must be a Boolean array.*\(2, 7\).*\(2, 6\)"),
-        ({"state": DeltaRule().empty(4, 3)}, r"state must have arrays of shape \(2, 3, 3\)"),
+        ({"state": DeltaRule().initial_state(4, 3)}, r"must have arrays of shape \(2, 3, 3\)"),
         ({"state": np.zeros((3, 3))}, "state must be one that LinearAttention returned"),
     ],
 )
