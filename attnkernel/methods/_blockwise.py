@@ -244,7 +244,7 @@ def _sums(
             if unmaterialised_sizes is not None:
                 skip = lambda _, *state: state  # noqa: E731
                 return jax.lax.cond(needed, add_unmaterialised, skip, key_block(j), *state)
-            rises = any_in_batch(~(bounds[j] <= jnp.min(state[0]) + headroom))
+            rises = any_in_batch(~(bounds[j] <= jnp.min(state[0]) + headroom)).astype(int)
             branches = [lambda _, *state: state, add, raise_shift_and_add]
             # the block is an operand, so that XLA slices it once and not for each pair
             return jax.lax.switch(jnp.where(needed, 1 + rises, 0), branches, key_block(j), *state)
