@@ -110,7 +110,7 @@ CASES = [
         id="dense, others",
     ),
     slow((ak.Gaussian,), BLOCKWISE, id="gaussian, blockwise"),
-    pytest.param((ak.Epanechnikov,), Sorted(), id="epanechnikov, sorted"),
+    slow((ak.Epanechnikov,), Sorted(), id="epanechnikov, sorted"),
     slow(KERNELS, BLOCKWISE, id="blockwise"),
     *(
         slow((make,), Sorted(), id=f"{make.__name__}, sorted")

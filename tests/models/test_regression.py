@@ -309,7 +309,7 @@ MODELS = {
 
 @pytest.mark.parametrize(
     "name",
-    ["local constant", "robust", slow("local linear"), slow("likelihood"), slow("quantile")],
+    ["local constant", slow("robust"), slow("local linear"), slow("likelihood"), slow("quantile")],
 )
 def test_a_prediction_is_one_program_for_numbers_of_rows_in_a_bucket(programs, name):
     jax.clear_caches()
