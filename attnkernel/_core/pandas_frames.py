@@ -240,8 +240,8 @@ def _numeric_column_to_float64(column: Any, where: str) -> np.ndarray:
     kind = getattr(column.dtype, "kind", "O")
     if kind in "biuf":
         return column.to_numpy(dtype=float)
-    first = np.ones(len(column), bool)
-    first = f", the first {column.iloc[0]!r} in row {_flagged_label(column, first)}" * any(first)
+    row = column.index[:1].tolist()
+    first = f", the first {column.iloc[0]!r} in row {row[0]!r}" if row else ""
     advice = (
         'Turn names into categories with .astype("category") before the fit, for a categorical '
         "kernel such as ak.kernels.LiRacine."

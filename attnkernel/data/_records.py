@@ -30,8 +30,7 @@ class Records(Iterator[list[str]]):
         said = re.fullmatch(r'"?sep=(.)"?\s*', first[0]) if first else None
         self._lines_before, delimiter = (0, delimiter) if said is None else (1, said[1])
         lines = lines if said else itertools.chain(first, lines)
-        options = {"delimiter": delimiter, "strict": True, "skipinitialspace": True}
-        self._reader = csv.reader(lines, **options)
+        self._reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
 
     def __next__(self) -> list[str]:
         while True:

@@ -163,15 +163,15 @@ class RowVariance(eqx.Module):
         moving, fixed = zip(*(eqx.partition(s, eqx.is_array) for s in smoothers), strict=True)
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *moving)
 
-        def with_smoother(moving: Any) -> RowVariance:
-            return dataclasses.replace(self, smoother=eqx.combine(moving, fixed[0]))
+        def with_smoother(i: Array) -> RowVariance:
+            own = jax.tree.map(lambda leaf: leaf[i], stacked)
+            return dataclasses.replace(self, smoother=eqx.combine(own, fixed[0]))
 
-        def deviance(moving: Any) -> Array:
-            others = with_smoother(moving).at(self.rows.x, squares, ExcludeSelf())
+        def deviance(i: Array) -> Array:
+            others = with_smoother(i).at(self.rows.x, squares, ExcludeSelf())
             return jnp.mean(jnp.log(others) + scaled / others, where=has_weight)
 
-        best = jnp.argmin(jax.lax.map(deviance, stacked))
-        return with_smoother(jax.tree.map(lambda leaf: leaf[best], stacked))
+        return with_smoother(jnp.argmin(jax.lax.map(deviance, jnp.arange(len(smoothers)))))
 
     def _estimate(self, y: Labels) -> Estimate:
         """Returns the estimate of the fit at its inputs, of other labels."""

@@ -100,8 +100,8 @@ class KernelRegression(LocalRegression, LinearSmoother):
     ) -> tuple[Float[Array, "m out"], LocalFit]:
         """Fits at queries, of checked arrays, 0 where no label has weight, and their polynomials.
 
-        Of `MIN_LABELS_BY_WEIGHTS` columns of labels or more, these have no coefficients: the labels
-        are summed by their weights.
+        The polynomials have no coefficients where there are `MIN_LABELS_BY_WEIGHTS` columns of
+        labels or more, which are summed by their weights.
         """
         if self.order == 0 or v.shape[1] < MIN_LABELS_BY_WEIGHTS:
             local = self.polynomials(q, k, v, prior)
@@ -151,10 +151,11 @@ class KernelRegression(LocalRegression, LinearSmoother):
         The last ones do not depend on the lengthscale of the mean, which may be much longer.
         """
         lower, upper = self.kernel.search_box(rows.x, rows.weights)
-        found = [rescaled(self.kernel, factor) for factor in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)]
+        factors = jnp.asarray([2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 1.0], rows.x.dtype)
+        found = [rescaled(self.kernel, factor) for factor in factors[:-1]]
         for share in np.linspace(0.2, 0.8, 8).tolist():
             between = functools.partial(_interpolate_bounds, share)
-            found.append(rescaled(jax.tree.map(between, self.kernel, lower, upper), 1.0))
+            found.append(rescaled(jax.tree.map(between, self.kernel, lower, upper), factors[-1]))
         return [KernelRegression(kernel, rule=self.rule) for kernel in found]
 
     @property

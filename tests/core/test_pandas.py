@@ -248,6 +248,8 @@ def test_frames_that_cannot_be_fitted_are_refused():
         fitted(frame.assign(age=frame["age"].where(frame.index != "row 9")), wage)
     with pytest.raises(ValueError, match=r"'age' of x .*datetime64.*Timedelta\(days=1\)"):
         fitted(frame.assign(age=pandas.Timestamp("2024-01-01")), wage)
+    nothing = frame.iloc[:0].astype({"age": object})
+    assert_raises(r"'age' of x must be numeric; its dtype is object\. ", fitted, nothing, wage[:0])
     numbers = frame.astype({"age": object})
     assert_raises(r"'age' of x .*object.*\.astype\(float\)", fitted, numbers, wage)
     assert_raises(r"index.*y\.loc\[x\.index\]", fitted, frame, wage.iloc[::-1])

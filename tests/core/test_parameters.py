@@ -1,9 +1,9 @@
 """Parameters of kernels, priors and rules: fixed ones are no leaves, fitted ones stay inside;
 numbers held fixed stay as they are in a fit."""
 
-import functools
 import inspect
 import math
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -40,14 +40,9 @@ PARTS = {
     "scale of a polynomial": (lambda c: ak.kernels.Polynomial(2, scale=c), "scale", REAL, 0.4),
     "mixture": (lambda a: ak.kernels.RationalQuadratic(ak.fixed(1.0), a), "alpha", POSITIVE, 2.0),
     "chord": (lambda a: ak.Periodic(a, ak.fixed(1.0)), "lengthscale", POSITIVE, 0.4),
-    "period": (
-        lambda p: ak.Periodic(ak.fixed(1.0), p, train_period=True),
-        "period",
-        POSITIVE,
-        2.0,
-    ),
+    "period": (partial(ak.Periodic, ak.fixed(1.0), train_period=True), "period", POSITIVE, 2.0),
     "bandwidth of 5 categories": (
-        functools.partial(ak.kernels.AitchisonAitken, categories=5),
+        partial(ak.kernels.AitchisonAitken, categories=5),
         "bandwidth",
         (0.0, 0.8),
         0.3,
@@ -58,7 +53,7 @@ for kind in (ak.kernels.LiRacine, ak.kernels.WangVanRyzin, ak.kernels.LiRacineOr
 for kind in vars(kernels).values():
     if inspect.isclass(kind) and issubclass(kind, kernels.Scaled) and not inspect.isabstract(kind):
         held = {"alpha": ak.fixed(1.0)} if kind is ak.kernels.RationalQuadratic else {}
-        make = functools.partial(kind, **held)
+        make = partial(kind, **held)
         PARTS[f"lengthscale of {kind.__name__}"] = (make, "lengthscale", POSITIVE, 0.4)
 
 

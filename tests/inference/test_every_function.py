@@ -4,6 +4,7 @@ of similar size, rows of weight 0 and a factor of all weights that change nothin
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from known_fits import known_fit
@@ -259,6 +260,21 @@ def test_the_noise_is_local_where_the_mean_is_a_line(x64):
     fit = known_fit(model, x, y, np.ones(300), ak.LeaveOneOut)
     found = np.sqrt(ak.noise_variance(fit, np.array([-0.9, 0.9])))
     np.testing.assert_allclose(found, [10.0, 1.0], rtol=0.15)
+
+
+class Bell(ak.kernels.Kernel):
+    """A Gaussian without a parameter, and so without a lengthscale of its own."""
+
+    def log_pair(self, q, k):
+        return -0.5 * jnp.sum((q - k) ** 2) / LENGTHSCALE**2
+
+
+def test_the_noise_of_a_kernel_without_a_lengthscale_has_all_factors(x64):
+    kernels = Bell(), ak.Gaussian(LENGTHSCALE), ak.DotProduct(ak.fixed(1.0))
+    fits = [known_fit(ak.KernelRegression(each), X, np.sin(6 * X) + NOISE) for each in kernels]
+    own, same, alone = (ak.noise_variance(fit, AT) for fit in fits)
+    close(own, same)
+    assert np.isfinite(alone).all()  # no number of it can be changed
 
 
 def split_by_definition(found, fit, at, level, key):
