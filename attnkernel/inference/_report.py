@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import display_names
@@ -220,17 +220,31 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     print(ak.summarise(fit))
     ```
     """
+    return report_of(fit, measure_rows(fit), names)
+
+
+def measure_rows(
+    fit: Fit,
+) -> tuple[RowDiagnostics, DegreesOfFreedom, DataSupport, Float[Array, " n"]]:
+    """Returns the diagnostics of the rows of a fit, their support by all others, and the effective
+    counts of labels: all that a report computes."""
     fit = require_smoother_fit(fit, one_label="A report is")
+    found = jit_if_pure(_measure_rows, (fit.model,), *padded_rows(fit))
+    return cut_rows(found, len(fit.x))
+
+
+def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Report:
+    """Returns the report of a fit from its `measure_rows`."""
+    fit = require_smoother_fit(fit)
     n, dim = fit.x.shape
     if names is None:
         names = display_names(fit.x_names, dim)
     names = as_names("names", names)
     if len(names) != dim:
         raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")
-    found = jit_if_pure(_summarise_rows, (fit.model,), *padded_rows(fit))
-    found, freedom, without_self, counts = jax.tree.map(np.asarray, cut_rows(found, n))
+    found, freedom, without_self, counts = jax.tree.map(np.asarray, measured)
     model, results, y = fit.model, np.asarray(fit.starts.result), np.asarray(fit.y, float)
-    weights = np.asarray(fit.rows.row_weights(float))
+    weights = found.weights.astype(float)
     mean = np.average(y, weights=weights)
     a, b = y - mean, found.fitted - mean
     products = ((p * q) @ weights for p, q in ((a, b), (a, a), (b, b)))
@@ -265,10 +279,10 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     )
 
 
-def _summarise_rows(
+def _measure_rows(
     model: LinearSmoother, _: Array, rows: Rows
 ) -> tuple[RowDiagnostics, DegreesOfFreedom, DataSupport, Array]:
-    """Returns the diagnostics of the rows, their support by all others, and effective counts."""
+    """Returns `measure_rows` from checked data."""
     found = row_diagnostics(model, rows)
     without_self = model.estimate(None, rows).loo_support
     return found, sum_degrees_of_freedom(found), without_self, inverse_or_zero(found.squares)

@@ -53,21 +53,37 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
     **Raises:** `ValueError` for a batch of fits, and for several labels per row.
     """
     require_one(result)
-    ax = axes(ax)
-    one = result.x.shape[1] == 1 and not category_columns(result)
-    fitted = np.asarray(result(result.x))
+    model, at, variance = result.model, inputs_of_noise(result), None
+    own = type(model).variance_smoothers if isinstance(model, LinearSmoother) else None
+    if own not in (None, LinearSmoother.variance_smoothers):
+        variance = noise_variance(result, at)
+    return draw_residuals(result, result(result.x), at, variance, axes(ax))
+
+
+def inputs_of_noise(result: Fit) -> ArrayLike:
+    """Returns the inputs at which `residuals` draws the noise: a grid, or the rows."""
+    return grid(result.x)[:, None] if _is_curve(result) else result.x
+
+
+def _is_curve(result: Fit) -> bool:
+    """Whether a fit is of one column, of quantities."""
+    return result.x.shape[1] == 1 and not category_columns(result)
+
+
+def draw_residuals(
+    result: Fit, fitted: ArrayLike, at: ArrayLike, variance: ArrayLike | None, ax: Axes
+) -> Axes:
+    """Draws residuals, and the variance of the noise `at` the `inputs_of_noise` as ± its root."""
+    one, fitted = _is_curve(result), np.asarray(fitted)
     across = np.asarray(result.x[:, 0]) if one else fitted
     points(across, np.asarray(result.y) - fitted, ax=ax, label="residuals")
     ax.axhline(0.0, color=ink(), linewidth=0.8, zorder=0)
-    model = result.model
-    own = type(model).variance_smoothers if isinstance(model, LinearSmoother) else None
-    if own not in (None, LinearSmoother.variance_smoothers):
-        at = grid(result.x)[:, None] if one else result.x
-        sd = np.sqrt(np.asarray(noise_variance(result, at)))
+    if variance is not None:
+        sd = np.sqrt(np.asarray(variance))
         style: dict[str, Any] = {"color": ORANGE, "linestyle": "--"}
         if not one:
             style = {"color": ORANGE, "linestyle": "none", "marker": "_", "markersize": 4.0}
-        across = at[:, 0] if one else across
+        across = np.asarray(at)[:, 0] if one else across
         ax.plot(across, sd, **style, label="± local sd of the noise", zorder=3)
         ax.plot(across, -sd, **style, zorder=3)
         legend(ax)

@@ -84,9 +84,15 @@ def fit(
         label_inputs(ax, result)
         ax.set_ylabel(y_label(result))
         return ax
-    predicted = result.model(result.x, result.x, result.y, prior=ExcludeSelf())
+    left_out = result.model(result.x, result.x, result.y, prior=ExcludeSelf())
+    return draw_left_out(result, left_out, ax)
+
+
+def draw_left_out(result: Fit, predicted: ArrayLike, ax: Axes) -> Axes:
+    """Draws observed labels against their leave-one-out predictions."""
     points(predicted, result.y, ax=ax)
-    ends = [np.min(result.y), np.max(result.y)]
+    y = np.asarray(result.y)
+    ends = [y.min(), y.max()]
     ax.plot(ends, ends, color=ORANGE, linestyle="--", linewidth=1.0, label="observed = predicted")
     of = "" if result.y_name is None else f" {y_label(result)}"
     ax.set(xlabel=f"leave-one-out prediction{of and ' of'}{of}", ylabel=f"observed{of}")

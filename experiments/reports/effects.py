@@ -5,9 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
 import attnkernel as ak
+from attnkernel.attention import jit_if_pure
+from attnkernel.inference._report import measure_rows, report_of
 from attnkernel.plot._data import date_column
+from attnkernel.plot._diagnostics import inputs_of_noise
 from attnkernel.plot._partial import Slice, has_bias_correction, slice_along
 
 from .page import Table
@@ -26,24 +30,44 @@ class Effect(NamedTuple):
     band: ak.inference.Bands
 
 
-def effects_of_columns(fit: ak.Fit, level: float) -> tuple[list[Effect], list[Effect]]:
-    """Returns the effect of each column along a grid, and at its quartiles, with bands of a level.
+class Estimates(NamedTuple):
+    """What a report shows of a fit: the effect of each column along a grid, and at its quartiles;
+    its report; at the rows fitted values, and predictions from all other rows; the variance of the
+    noise at the inputs where `ak.plot.residuals` draws it."""
 
-    Predictions and bands of all are from one call of each.
-    """
+    effects: list[Effect]
+    values: list[Effect]
+    report: ak.inference.Report
+    fitted: np.ndarray
+    left_out: np.ndarray
+    variance: np.ndarray
+
+
+def estimates_of(fit: ak.Fit, level: float) -> Estimates:
+    """Returns what a report shows of a fit, with bands of a level, from one compiled program."""
     lines = [slice_along(fit, column) for column in range(fit.x.shape[1])]
     both = [*lines, *(at_quartiles(fit, line) for line in lines)]
     rows = np.concatenate([line.rows for line in both])
-    predicted = np.asarray(fit(rows))
-    band = ak.bands(fit, rows, level=level, corrected=has_bias_correction(fit))
-    band = jax.tree.map(np.asarray, band)
+    arrays = jax.device_put((rows, inputs_of_noise(fit)))
+    found = jit_if_pure(_estimates, (fit, level), *arrays)
+    predicted, band, measured, left_out, variance = jax.tree.map(np.asarray, found)
     ends = np.cumsum([len(line.rows) for line in both])
     parts = [slice(end - len(line.rows), end) for line, end in zip(both, ends, strict=True)]
     effects = [
         Effect(line, predicted[part], jax.tree.map(lambda of, part=part: of[part], band))
         for line, part in zip(both, parts, strict=True)
     ]
-    return effects[: len(lines)], effects[len(lines) :]
+    report, fitted = report_of(fit, measured), measured[0].fitted
+    along, values = effects[: len(lines)], effects[len(lines) :]
+    return Estimates(along, values, report, fitted, left_out, variance)
+
+
+def _estimates(fit: ak.Fit, level: float, rows: Array, at: Array) -> tuple:
+    """Returns predictions and bands at new rows, the figures of a report, left-out predictions, and
+    the variance of the noise at other inputs."""
+    band = ak.bands(fit, rows, level=level, corrected=has_bias_correction(fit))
+    left_out = fit.y - fit.model.estimate(None, fit.rows).loo_residuals
+    return fit(rows), band, measure_rows(fit), left_out, ak.noise_variance(fit, at)
 
 
 def unreliable_effects(fit: ak.Fit, effects: Sequence[Effect]) -> list[str]:
@@ -69,7 +93,7 @@ def at_quartiles(fit: ak.Fit, line: Slice) -> Slice:
     """Returns a slice at the quartiles of its column; one of categories as it is."""
     if line.is_category:
         return line
-    values = np.unique(np.quantile(np.asarray(fit.x[:, line.column]), [0.25, 0.5, 0.75]))
+    values = np.unique(np.quantile(np.asarray(fit.x)[:, line.column], [0.25, 0.5, 0.75]))
     rows = np.repeat(line.rows[:1], len(values), axis=0)
     rows[:, line.column] = values
     return line._replace(along=values, rows=rows)

@@ -13,6 +13,8 @@ from pydantic import AfterValidator, Field
 import attnkernel as ak
 from attnkernel.fitting._bounds import EDGE_WIDTH
 from attnkernel.inference._report import natural_parameters
+from attnkernel.plot._diagnostics import draw_residuals, inputs_of_noise
+from attnkernel.plot._fit import draw_left_out
 from attnkernel.plot._partial import draw_slice, held_text
 
 from ..config import BUILT_IN, KERNELS, Column, Data, FieldError, Part, Positive, require_known
@@ -38,7 +40,7 @@ class ColumnModel(Part):
     )
 
     def make(self, data: ak.data.Dataset) -> ak.KernelRegression:
-        """The model where its search starts: at rules of thumb."""
+        """The model where its search starts: at lengthscales of 0.3 standard deviations."""
         return ak.KernelRegression(self._kernel_of_columns(data), order=self.order)
 
     def _kernel_of_columns(self, data: ak.data.Dataset) -> ak.kernels.Kernel:
@@ -52,7 +54,7 @@ class ColumnModel(Part):
         quantities = [c for c in range(dim) if levels[c] is None and c not in circles]
         factors: list[Any] = [ak.Periodic(0.5, at).on(c) for c, at in circles.items()]
         if quantities:
-            lengths = np.asarray(ak.inference.normal_reference(data.x[:, np.array(quantities)]))
+            lengths = 0.3 * np.std(np.asarray(data.x)[:, quantities], axis=0)
             if dim == 1:
                 return kind(lengths[0])
             if kind is ak.Gaussian:  # the product over its columns is one of their distance
@@ -96,19 +98,19 @@ def near_bounds(lower: Any, upper: Any) -> tuple[Any, Any]:
     """Returns the models from which on, towards its bounds, a fit counts a parameter as on them."""
 
     def shift(low: Any, high: Any) -> Any:
-        return low + 0.5 * EDGE_WIDTH * (high - low) if eqx.is_inexact_array(low) else low
+        if not eqx.is_inexact_array(low):
+            return low
+        return np.asarray(low) + 0.5 * EDGE_WIDTH * (np.asarray(high) - np.asarray(low))
 
     return jax.tree.map(shift, lower, upper), jax.tree.map(shift, upper, lower)
 
 
 class Results(NamedTuple):
-    """The fit, its report, its effects along grids, and the same at a few values for tables."""
+    """The fit, and what a report shows of it."""
 
     data: ak.data.Dataset
     fit: ak.Fit
-    report: ak.inference.Report
-    effects: list[of_columns.Effect]
-    values: list[of_columns.Effect]
+    estimates: of_columns.Estimates
 
 
 class Regression(Study):
@@ -153,20 +155,20 @@ class Regression(Study):
             objective = OBJECTIVES[self.objective]()
             fit = ak.fit(self.model.make(data), data.x, data.y, objective=objective)
         fit = fit.named(data.x_names, data.y_name, data.categories or None)
-        effects, values = of_columns.effects_of_columns(fit, self.level)
-        return Results(data, fit, ak.summarise(fit), effects, values)
+        return Results(data, fit, of_columns.estimates_of(fit, self.level))
 
     def report(self, results: Results, run: Run) -> None:
-        data, found = results.data, results.report
+        data, estimates = results.data, results.estimates
+        found = estimates.report
         if data.dropped:
             rows = "1 row" if data.dropped == 1 else f"{data.dropped} rows"
             run.note([f"{rows} with missing cells left out; {len(data.y)} remain."])
         bound = ak.fitting.Result.AT_BOUND.message  # said of each parameter in the table
         run.note([each for each in found.warnings if not each.startswith(bound)])
-        run.note(of_columns.unreliable_effects(results.fit, results.effects))
+        run.note(of_columns.unreliable_effects(results.fit, estimates.effects))
         parameters = self._parameters(results)
         values = [
-            row for each in results.values for row in of_columns.rows_of_values(results.fit, each)
+            row for each in estimates.values for row in of_columns.rows_of_values(results.fit, each)
         ]
         numbers = {
             "criterion": found.loss,
@@ -198,14 +200,15 @@ class Regression(Study):
 
     def _write_page(self, run: Run, results: Results, tables: Sequence[Table]) -> None:
         """Draws the figures and writes `report.html`; `tables`: numbers, values, parameters."""
-        data, found = results.data, results.report
+        data, estimates = results.data, results.estimates
+        found, effects = estimates.report, estimates.effects
         numbers, values, parameters = tables
-        about_band = BAND_WORDS.format(band=results.effects[0].band.description)
+        about_band = BAND_WORDS.format(band=effects[0].band.description)
         sections = [
             Section("Numbers", tables=[numbers]),
             Section(
                 "Fit and residuals",
-                about_band if len(results.effects) == 1 else "",
+                about_band if len(effects) == 1 else "",
                 pictures=self._draw_fit(run, results),
             ),
             Section(
@@ -229,17 +232,17 @@ class Regression(Study):
     def _words_of_values(self, results: Results) -> str:
         """Returns the text above the table of fitted values."""
         words = f"{of_columns.VALUES_AT.capitalize()}."
-        if not results.effects[0].band.is_bias_corrected:
+        if not results.estimates.effects[0].band.is_bias_corrected:
             return words
         return f"{words} Errors and limits are of the bias-corrected fit, not centred at the fit."
 
     def _parameters(self, results: Results) -> list[dict[str, Any]]:
         """Returns each parameter of the kernel, with what it means at a bound of its search."""
         fit, names = results.fit, results.data.x_names
-        ends = near_bounds(*fit.model.search_box(fit.x))
+        ends = near_bounds(*fit.model.search_box(np.asarray(fit.x)))
         lower, upper = (natural_parameters(end.kernel, names) for end in ends)
         found = []
-        for name, value in results.report.parameters.items():
+        for name, value in results.estimates.report.parameters.items():
             note = ""
             if value >= upper[name] > lower[name]:
                 shape = SHAPE[self.model.order if name.startswith("lengthscale") else 0]
@@ -253,10 +256,10 @@ class Regression(Study):
 
     def _draw_fit(self, run: Run, results: Results) -> list[Picture]:
         """Draws the fit and its residuals; for several columns, observed against left-out."""
-        data, fit = results.data, results.fit
+        data, fit, estimates = results
         figure, ax = subplots(figsize=(5.6, 3.6))
-        if len(results.effects) == 1:
-            (effect,) = results.effects
+        if len(estimates.effects) == 1:
+            (effect,) = estimates.effects
             ak.plot.points(data.x, data.y, ax=ax)
             draw_slice(fit, effect.line, effect.predicted, effect.band, ax)
             if (inside := ax.get_legend()) is not None:
@@ -264,13 +267,13 @@ class Regression(Study):
             legend(figure, [ax], columns=2)
             caption = f"Observations, and the fit with its {effect.band.description} band."
         else:
-            ak.plot.fit(fit, ax=ax)
+            draw_left_out(fit, estimates.left_out, ax)
             caption = "Each observation against its prediction from all other rows."
-        ax.set_title(f"R² = {results.report.r_squared:.3f}")
+        ax.set_title(f"R² = {estimates.report.r_squared:.3f}")
         run.figure("fit", figure)
         other, ax = subplots(figsize=(5.6, 3.6))
-        ak.plot.residuals(fit, ax=ax)
-        ax.set_title(f"residual sd = {results.report.residual_sd:.4g}")
+        draw_residuals(fit, estimates.fitted, inputs_of_noise(fit), estimates.variance, ax)
+        ax.set_title(f"residual sd = {estimates.report.residual_sd:.4g}")
         run.figure("residuals", other)
         return [
             Picture("fit", caption),
@@ -279,10 +282,10 @@ class Regression(Study):
 
     def _draw_effects(self, run: Run, results: Results) -> list[Picture]:
         """Draws the effect of each column, if there are several."""
-        if len(results.effects) == 1:
+        effects, pictures = results.estimates.effects, []
+        if len(effects) == 1:
             return []
-        pictures = []
-        for number, effect in enumerate(results.effects, start=1):
+        for number, effect in enumerate(effects, start=1):
             figure, ax = subplots(figsize=(5.6, 3.6))
             draw_slice(results.fit, effect.line, effect.predicted, effect.band, ax)
             ax.set_title(
