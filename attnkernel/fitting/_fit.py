@@ -13,7 +13,7 @@ from .._core.rows import parse_rows
 from .._core.validation import require_choice, require_instance, require_key
 from ..kernels import number_columns
 from ..models import DensityModel
-from ..objectives import LeaveOneOut, Objective, Sample
+from ..objectives import LeaveOneOut, Objective, Sample, at_distinct_inputs
 from ._checkpoints import Checkpoints
 from ._chunks import History
 from ._fit_warnings import CostWarning, cost_warnings
@@ -62,7 +62,9 @@ def fit(
     every 20 steps the higher half of the searches is stopped, until two go on. With many rows
     (`Objective.subsample`; for `LeaveOneOut` from 1024, or 131 072 for a single start) the searches
     first go to the minima of a sample; then one per distinct minimum continues on all rows.
-    Parameters without a slope, such as the width of a `Boxcar`, are searched on a grid.
+    Parameters without a slope, such as the width of a `Boxcar`, are searched on a grid. Where half
+    of the inputs repeat others, leave-one-out, `GCV` and `AICc` of a `KernelRegression` are summed
+    over the distinct ones, exactly.
 
     **Arguments:**
 
@@ -132,10 +134,12 @@ def fit(
         options = options._replace(bounds=bounds)
     require_fittable(model, data, '; ak.fit(..., na="drop") leaves them out')
     if optimizer is None:
-        for sentence in cost_warnings(model, data):
+        merged = at_distinct_inputs(model, data)
+        for sentence in cost_warnings(model, merged):
             warnings.warn(sentence, CostWarning, stacklevel=2)
-    driver = minimise if optimizer is None else train
-    outcome = driver(model, data, options)
+        outcome = minimise(model, merged, options)
+    else:
+        outcome = train(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows
     return Fit(*outcome, data.x, data.y, *names).warned()
 

@@ -16,7 +16,7 @@ from .._core.arrays import as_points, as_real_array, index_on_host, is_concrete,
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
 from .._core.rows import Rows, require_category_codes
 from ..models import Smoother
-from ..objectives import Objective, Sample
+from ..objectives import Objective, Sample, at_distinct_inputs
 from ._chunks import History
 from ._fit_warnings import (
     FitWarning,
@@ -185,7 +185,7 @@ class Fit(eqx.Module):
         bounds = None if self.starts.edges is None else "default"
         options = Options(starts=len(self.starts.loss))
         options = options.with_defaults(self.model, self.objective)
-        data = Sample(self.x, self.y, self.objective)
+        data = at_distinct_inputs(self.model, Sample(self.x, self.y, self.objective))
         return prepare_searches(self.model, data, options._replace(bounds=bounds))
 
     def warned(self) -> "Fit":

@@ -338,12 +338,16 @@ def _order_by_neighbour(
     levels = 0 if dim == 1 else max(0, math.ceil(math.log2(rows / size)) - 1)
     short = -rows % 2**levels
     order = jnp.pad(jnp.arange(rows), (0, short), mode="edge")
-    for level in range(levels + 1):
-        groups = points[order].reshape(2**level, -1, dim)
-        widest = jnp.argmax(jnp.max(groups, axis=1) - jnp.min(groups, axis=1), axis=1)
-        along = jnp.take_along_axis(groups, widest[:, None, None], axis=2)[..., 0]
-        inner = jnp.argsort(along, axis=1)
-        order = jnp.take_along_axis(order.reshape(2**level, -1), inner, axis=1).ravel()
+
+    def split(level: Int[Array, ""], order: Int[Array, " rows"]) -> Int[Array, " rows"]:
+        group = jnp.arange(len(order)) // (len(order) >> level)
+        at = points[order]
+        ends = (of(at, group, 2**levels) for of in (jax.ops.segment_max, jax.ops.segment_min))
+        widest = jnp.argmax(operator.sub(*ends), axis=1)
+        along = jnp.take_along_axis(at, widest[group][:, None], axis=1)[:, 0]
+        return jax.lax.sort((group, along, order), num_keys=2)[2]
+
+    order = jax.lax.fori_loop(0, levels + 1, split, order)
     if not short:
         return order
     # the last row was repeated: its first copy is kept

@@ -11,4 +11,5 @@ from ._objective import (
     default_score,
     log_score as log_score,
 )
+from ._repeated_rows import at_distinct_inputs
 from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut, OtherFolds, spread_indices

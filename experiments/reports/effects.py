@@ -1,14 +1,16 @@
 """The effect of each column on a fit, and the tables of a regression."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array
 
 import attnkernel as ak
-from attnkernel.attention import jit_if_pure
+from attnkernel._core.compilation import SMALL_PROGRAM_OPTIONS
 from attnkernel.inference._report import measure_rows, report_of
 from attnkernel.plot._data import date_column
 from attnkernel.plot._diagnostics import inputs_of_noise
@@ -49,7 +51,7 @@ def estimates_of(fit: ak.Fit, level: float) -> Estimates:
     both = [*lines, *(at_quartiles(fit, line) for line in lines)]
     rows = np.concatenate([line.rows for line in both])
     arrays = jax.device_put((rows, inputs_of_noise(fit)))
-    found = jit_if_pure(_estimates, (fit, level), *arrays)
+    found = _estimates(fit, level, *arrays)
     predicted, band, measured, left_out, variance = jax.tree.map(np.asarray, found)
     ends = np.cumsum([len(line.rows) for line in both])
     parts = [slice(end - len(line.rows), end) for line, end in zip(both, ends, strict=True)]
@@ -62,6 +64,7 @@ def estimates_of(fit: ak.Fit, level: float) -> Estimates:
     return Estimates(along, values, report, fitted, left_out, variance)
 
 
+@functools.partial(eqx.filter_jit, compiler_options=SMALL_PROGRAM_OPTIONS)
 def _estimates(fit: ak.Fit, level: float, rows: Array, at: Array) -> tuple:
     """Returns predictions and bands at new rows, the figures of a report, left-out predictions, and
     the variance of the noise at other inputs."""

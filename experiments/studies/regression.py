@@ -11,7 +11,6 @@ from jaxtyping import PRNGKeyArray
 from pydantic import AfterValidator, Field
 
 import attnkernel as ak
-from attnkernel.fitting._bounds import EDGE_WIDTH
 from attnkernel.inference._report import natural_parameters
 from attnkernel.plot._diagnostics import draw_residuals, inputs_of_noise
 from attnkernel.plot._fit import draw_left_out
@@ -92,17 +91,6 @@ PARAMETER_WORDS = (
     "have none. Around a circle of length p, a lengthscale ℓ is near a standard deviation of "
     "ℓ p / 2π."
 )
-
-
-def near_bounds(lower: Any, upper: Any) -> tuple[Any, Any]:
-    """Returns the models from which on, towards its bounds, a fit counts a parameter as on them."""
-
-    def shift(low: Any, high: Any) -> Any:
-        if not eqx.is_inexact_array(low):
-            return low
-        return np.asarray(low) + 0.5 * EDGE_WIDTH * (np.asarray(high) - np.asarray(low))
-
-    return jax.tree.map(shift, lower, upper), jax.tree.map(shift, upper, lower)
 
 
 class Results(NamedTuple):
@@ -239,15 +227,16 @@ class Regression(Study):
     def _parameters(self, results: Results) -> list[dict[str, Any]]:
         """Returns each parameter of the kernel, with what it means at a bound of its search."""
         fit, names = results.fit, results.data.x_names
-        ends = near_bounds(*fit.model.search_box(np.asarray(fit.x)))
-        lower, upper = (natural_parameters(end.kernel, names) for end in ends)
+        # −1, 0 or 1 is added to the stored number of each parameter
+        sides = jax.tree.map(lambda side: np.asarray(side)[fit.best()], fit.starts.edges)
+        moved = natural_parameters(eqx.apply_updates(fit.model, sides).kernel, names)
         found = []
         for name, value in results.estimates.report.parameters.items():
             note = ""
-            if value >= upper[name] > lower[name]:
+            if moved[name] > value:
                 shape = SHAPE[self.model.order if name.startswith("lengthscale") else 0]
                 note = f"at its upper bound: the fit {shape} in this column"
-            elif value <= lower[name] < upper[name]:
+            elif moved[name] < value:
                 is_length = name.startswith("lengthscale")
                 own = "nearly the nearest rows alone" if is_length else "each category alone"
                 note = f"at its lower bound: the fit averages {own}"
