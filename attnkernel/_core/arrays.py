@@ -156,8 +156,9 @@ def as_float64(name: str, value: Any, expected: str) -> np.ndarray:
     return array.astype(float)
 
 
-def as_integer_array(name: str, numbers: Any) -> Int[Array, "..."]:
-    """Returns integers in JAX's default dtype; `ValueError` where it cannot hold them.
+def as_integer_array(name: str, numbers: Any, axes: int | None = None) -> Int[Array, "..."]:
+    """Returns integers in JAX's default dtype, with this number of axes, or any for None;
+    `ValueError` for others, and where the dtype cannot hold them.
 
     Differences of short or unsigned integers would wrap.
     """
@@ -167,7 +168,8 @@ def as_integer_array(name: str, numbers: Any) -> Int[Array, "..."]:
         given = numbers
     else:
         given = None if np.ma.is_masked(numbers) else as_numpy_or_none(numbers)
-    if given is None or not jnp.issubdtype(given.dtype, jnp.integer):
+    has_axes = given is not None and axes in (None, given.ndim)
+    if given is None or not has_axes or not jnp.issubdtype(given.dtype, jnp.integer):
         got = value_text(numbers)
         if given is not None and given.ndim:
             got = f"dtype {given.dtype} and shape {given.shape}"

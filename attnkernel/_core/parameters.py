@@ -15,7 +15,7 @@ A number that is written is trained. A default is fixed, except that of a length
 import abc
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -38,24 +38,20 @@ from .arrays import (
 class Parameter(eqx.Module):
     """A number, or one per dimension or per head, in its natural unit: `value`."""
 
+    # Whether it is static: not trained.
+    is_fixed: ClassVar[bool] = False
+
+    # Whether it holds a value for each of several heads.
+    has_heads: ClassVar[bool] = False
+
     @property
     @abc.abstractmethod
     def value(self) -> float | Float[Array, "..."]: ...
 
     @property
-    def is_fixed(self) -> bool:
-        """Whether it is static: not trained."""
-        return False
-
-    @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
         """The shape of the value."""
-
-    @property
-    @abc.abstractmethod
-    def has_heads(self) -> bool:
-        """Whether it holds a value for each of several heads."""
 
     def equals(self, number: float) -> bool:
         """Whether it is fixed at this number, for all heads."""
@@ -84,6 +80,8 @@ class Parameter(eqx.Module):
 class Constant(Parameter):
     """A fixed number, or nested tuples of them for an array: no leaf of the tree."""
 
+    is_fixed: ClassVar[bool] = True
+
     number: Any = eqx.field(static=True)
 
     @property
@@ -91,16 +89,8 @@ class Constant(Parameter):
         return jnp.asarray(self.number, float) if isinstance(self.number, tuple) else self.number
 
     @property
-    def is_fixed(self) -> bool:
-        return True
-
-    @property
     def shape(self) -> tuple[int, ...]:
         return np.shape(self.number)
-
-    @property
-    def has_heads(self) -> bool:
-        return False
 
     def equals(self, number: float) -> bool:
         return self.number == number
@@ -121,6 +111,8 @@ class Constant(Parameter):
 class ConstantOfHeads(Parameter):
     """A fixed value of each head, of which each takes its own by its place."""
 
+    is_fixed: ClassVar[bool] = True
+
     numbers: tuple[Any, ...] = eqx.field(static=True)
     place: Int[Array, "..."]
 
@@ -129,15 +121,11 @@ class ConstantOfHeads(Parameter):
         return jnp.asarray(self.numbers, float)[self.place]
 
     @property
-    def is_fixed(self) -> bool:
-        return True
-
-    @property
     def shape(self) -> tuple[int, ...]:
         return np.shape(self.place) + np.shape(self.numbers)[1:]
 
     @property
-    def has_heads(self) -> bool:
+    def has_heads(self) -> bool:  # type: ignore[override]
         return np.ndim(self.place) > 0
 
     def equals(self, number: float) -> bool:
@@ -165,7 +153,7 @@ class Trained(Parameter):
         return np.shape(self.z)
 
     @property
-    def has_heads(self) -> bool:
+    def has_heads(self) -> bool:  # type: ignore[override]
         return len(self.shape) > self.axes
 
 

@@ -48,11 +48,11 @@ class Metric(Parameter):
         return self.factor_parameter.shape
 
     @property
-    def is_fixed(self) -> bool:
+    def is_fixed(self) -> bool:  # type: ignore[override]
         return self.factor_parameter.is_fixed
 
     @property
-    def has_heads(self) -> bool:
+    def has_heads(self) -> bool:  # type: ignore[override]
         return self.factor_parameter.has_heads
 
 

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -187,17 +187,14 @@ def is_block_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array
 class TabulatedPrior(Prior):
     """A prior, and a table of its blocks: its bound on a block without an allowed pair is -inf."""
 
+    needs_block_table: ClassVar[bool] = True
+
     prior: Prior
     any_allowed: Bool[Array, "rows columns"]
     sizes: tuple[int, int] = eqx.field(static=True)
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.prior.log_pair(i, j)
-
-    def pairwise(
-        self, i: Int[Array, " queries"], j: Int[Array, " keys"]
-    ) -> Float[Array, "queries keys"]:
-        return self.prior.pairwise(i, j)
 
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
         return self.prior.add_to_scores(scores, i, j)
@@ -206,12 +203,8 @@ class TabulatedPrior(Prior):
         return self.prior.may_allow(i, j)
 
     @property
-    def is_additive(self) -> bool:
+    def is_additive(self) -> bool:  # type: ignore[override]
         return self.prior.is_additive
-
-    @property
-    def needs_block_table(self) -> bool:
-        return True
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         row, column = block.i_low // self.sizes[0], block.j_low // self.sizes[1]

@@ -177,9 +177,7 @@ class KVCache(Cache):
 
     def keep(self, length: ArrayLike, rows: ArrayLike, count: ArrayLike | None = None) -> "KVCache":
         require_integer("length", length, 0)
-        rows = as_integer_array("rows", rows)
-        if rows.ndim != 1:
-            raise ValueError(f"rows must be numbers of rows, shape (rows,); got {rows.shape}.")
+        rows = as_integer_array("rows", rows, axes=1)
         count = as_count("count", count, len(rows))
         start: Any = jnp.asarray(length, self.length.dtype)
         read = jnp.arange(len(rows)) < count

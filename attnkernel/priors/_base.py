@@ -9,7 +9,7 @@ in one call; `AtPositions` puts any prior at other positions.
 import abc
 import functools
 import operator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -139,6 +139,14 @@ class Prior(eqx.Module):
     ```
     """
 
+    # Whether log-weights are scores plus log π(i, j); not those of a `ScoreFunction`.
+    is_additive: ClassVar[bool] = True
+
+    # Whether `score_upper_bound` may miss blocks without an allowed pair: `Blockwise` then reads
+    # every pair once in a call, for all heads, and skips these blocks. True of a mask that does not
+    # define `any_allowed`.
+    needs_block_table: ClassVar[bool] = False
+
     @abc.abstractmethod
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         """$\\log \\pi(i, j)$ of query i and key j."""
@@ -162,20 +170,6 @@ class Prior(eqx.Module):
     def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         """False only if the pair has no weight, whatever its score: by default if log π is -inf."""
         return ~jnp.isneginf(self.log_pair(i, j))
-
-    @property
-    def is_additive(self) -> bool:
-        """Whether log-weights are scores plus log π(i, j); not those of a `ScoreFunction`."""
-        return True
-
-    @property
-    def needs_block_table(self) -> bool:
-        """Whether `score_upper_bound` may miss blocks without an allowed pair.
-
-        `Blockwise` then reads every pair once in a call, for all heads, and skips these blocks.
-        Default: no; of a mask: unless it defines `any_allowed`.
-        """
-        return False
 
     def as_key_mask(self) -> KeyMask:
         """The prior as a mask of keys, the same for all queries, or the reason why it is not one.
@@ -276,7 +270,7 @@ class Product(Prior):
         return self.first.may_allow(i, j) & self.second.may_allow(i, j)
 
     @property
-    def is_additive(self) -> bool:
+    def is_additive(self) -> bool:  # type: ignore[override]
         return _is_additive(self.first) and _is_additive(self.second)
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
@@ -285,7 +279,7 @@ class Product(Prior):
         return jnp.where(none, -jnp.inf, jnp.where(none, 0.0, first + second))
 
     @property
-    def needs_block_table(self) -> bool:
+    def needs_block_table(self) -> bool:  # type: ignore[override]
         return any(getattr(part, "needs_block_table", False) for part in (self.first, self.second))
 
     def as_key_mask(self) -> KeyMask:
@@ -333,7 +327,7 @@ class Mask(Prior):
         return jnp.array(True)
 
     @property
-    def needs_block_table(self) -> bool:
+    def needs_block_table(self) -> bool:  # type: ignore[override]
         return type(self).any_allowed is Mask.any_allowed
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:

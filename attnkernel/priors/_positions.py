@@ -27,8 +27,8 @@ class _WithPositions(Prior):
     keys: Int[Array, " keys"]
 
     def __init__(self, queries: ArrayLike, keys: ArrayLike | None = None):
-        self.queries = _as_positions("queries", queries)
-        self.keys = self.queries if keys is None else _as_positions("keys", keys)
+        self.queries = as_integer_array("queries", queries, axes=1)
+        self.keys = self.queries if keys is None else as_integer_array("keys", keys, axes=1)
 
     def check(self, queries: int, keys: int) -> None:
         got = (self.queries.shape[0], self.keys.shape[0])
@@ -88,11 +88,11 @@ class AtPositions(_WithPositions):
         return self.prior.may_allow(self.queries[i], self.keys[j])
 
     @property
-    def is_additive(self) -> bool:
+    def is_additive(self) -> bool:  # type: ignore[override]
         return getattr(self.prior, "stack", self.prior).is_additive
 
     @property
-    def needs_block_table(self) -> bool:
+    def needs_block_table(self) -> bool:  # type: ignore[override]
         return getattr(self.prior, "needs_block_table", False)
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
@@ -210,7 +210,7 @@ class Segments(_WithPositions, Mask):
 
 def _ends_of_lengths(name: str, lengths: ArrayLike | Sequence[int]) -> Int[AnyArray, " sequences"]:
     """Returns the row after the last of each sequence; `ValueError` for a negative length."""
-    array = as_numpy_if_concrete(_as_positions(name, lengths))
+    array = as_numpy_if_concrete(as_integer_array(name, lengths, axes=1))
     if is_concrete(array) and np.any(array < 0):
         raise ValueError(f"{name} must be lengths, at least 0; got {array.tolist()}.")
     return namespace_of(array).cumsum(array)
@@ -220,7 +220,7 @@ def _lengths_of_offsets(
     name: str, offsets: ArrayLike | Sequence[int]
 ) -> Int[AnyArray, " sequences"]:
     """Returns the length of each sequence; `ValueError` unless offsets rise from 0."""
-    array = as_numpy_if_concrete(_as_positions(name, offsets))
+    array = as_numpy_if_concrete(as_integer_array(name, offsets, axes=1))
     known = array if is_concrete(array) else np.zeros(array.shape, int)
     if not known.size or known[0] != 0 or np.any(np.diff(known) < 0):
         raise ValueError(
@@ -246,17 +246,6 @@ def _number_sequences(
         raise ValueError(f"{count} must be at least {total}, the sum of all lengths; got {rows}.")
     number = xp.searchsorted(ends, xp.arange(rows), side="right")
     return xp.where(number < len(ends), number, padding)
-
-
-def _as_positions(name: str, numbers: ArrayLike | Sequence[int]) -> Int[Array, " n"]:
-    """Returns an array of integers, shape (n,); `ValueError` for any other."""
-    array = as_integer_array(name, numbers)
-    if array.ndim != 1 or not jnp.issubdtype(array.dtype, jnp.integer):
-        raise ValueError(
-            f"{name} must be integers, one per row, shape (rows,); got dtype {array.dtype} "
-            f"and shape {array.shape}."
-        )
-    return array
 
 
 def _range_of(

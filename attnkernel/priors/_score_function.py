@@ -7,7 +7,7 @@ kernel has no positions: it compares two points.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -61,6 +61,8 @@ class ScoreFunction(Prior):
     ```
     """
 
+    is_additive: ClassVar[bool] = False
+
     function: Any
     head: int | Int[Array, "..."]
 
@@ -95,11 +97,6 @@ class ScoreFunction(Prior):
 
     def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return jnp.array(True)
-
-    @property
-    def is_additive(self) -> bool:
-        """No."""
-        return False
 
     def numbered(self, shape: tuple[int, ...]) -> "ScoreFunction":
         """The score function of heads along axes of these sizes, each with its number."""
