@@ -203,7 +203,7 @@ def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."] | Bool[Array, ".
     Booleans stay Booleans: rows with False are ignored, at the cost of a mask of keys.
     """
     if isinstance(weights, jax.Array) and weights.dtype == bool:
-        require_valid_weights(weights)
+        _require_valid_weights(weights)
         return weights
     array = as_real_array("weights", weights)
     array = array.astype(wider_dtype(array.dtype))
@@ -212,7 +212,7 @@ def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."] | Bool[Array, ".
             f"weights has positive numbers that are 0 in {array.dtype}, as in a row that is left "
             f"out. Weights count up to a factor: divide them by their largest, or give 0."
         )
-    require_valid_weights(array)
+    _require_valid_weights(array)
     return array
 
 
@@ -221,7 +221,7 @@ def is_positive(weights: Float[AnyArray, "..."] | Bool[AnyArray, "..."]) -> Bool
     return weights if weights.dtype == bool else weights > 0
 
 
-def require_valid_weights(weights: Float[Array, "..."] | Bool[Array, "..."]) -> None:
+def _require_valid_weights(weights: Float[Array, "..."] | Bool[Array, "..."]) -> None:
     """Raises `ValueError` unless weights are finite, not negative, and one of them is positive."""
     if not is_concrete(weights):
         return
@@ -240,19 +240,16 @@ def require_valid_weights(weights: Float[Array, "..."] | Bool[Array, "..."]) -> 
 
 
 def require_category_codes(
-    name: str, rows: Float[Array, "rows columns"], categories: Mapping[int, int | None]
+    name: str, rows: Float[AnyArray, "rows columns"], categories: Mapping[int, int | None]
 ) -> None:
     """Raises `ValueError` unless columns of categories hold integer codes in their range.
 
     `categories` maps each such column to its number of categories, None where that is open.
     """
-    if is_concrete(rows):
-        _check_codes(name, np.asarray(rows), categories)
-
-
-def _check_codes(name: str, rows: np.ndarray, categories: Mapping[int, int | None]) -> None:
+    if not is_concrete(rows):
+        return
     for column, count in categories.items():
-        codes = rows[:, column]
+        codes = np.asarray(rows)[:, column]
         invalid = codes != np.round(codes)
         if count is not None:
             invalid |= (codes < 0) | (codes >= count)
@@ -266,16 +263,13 @@ def _check_codes(name: str, rows: np.ndarray, categories: Mapping[int, int | Non
             )
 
 
-def require_finite_squares(name: str, values: Float[Array, "..."]) -> None:
+def require_finite_squares(name: str, values: Float[AnyArray, "..."]) -> None:
     """Raises `ValueError`, with the name of the argument, where squares of differences of the
     values would overflow or be subnormal."""
-    if is_concrete(values) and values.size:
-        _check_squares(name, np.asarray(values))
-
-
-def _check_squares(name: str, values: np.ndarray) -> None:
+    if not is_concrete(values) or not values.size:
+        return
     limits = np.finfo(np.float64 if values.dtype == np.float64 else np.float32)
-    spread = float(np.max(np.ptp(values.astype(float), axis=0)))
+    spread = float(np.max(np.ptp(np.asarray(values, float), axis=0)))
     low, high = (limits.tiny / limits.eps) ** 0.5, (limits.max * limits.eps) ** 0.5
     if np.isfinite(spread) and spread and not low <= spread <= high:
         raise ValueError(
@@ -316,8 +310,8 @@ def require_regression_data(
                 f"lengthscale. Is this the intended column, and is {array.dtype} precise enough "
                 f"for it?"
             )
-    _check_squares("y", labels)
-    _check_codes("x", points, categories)
+    require_finite_squares("y", labels)
+    require_category_codes("x", points, categories)
 
 
 MAX_PADDED_ROWS = 2**13  # above, a fit takes many times as long as its compilation
