@@ -6,7 +6,7 @@ a primitive: each of its rules sets the precision, and takes and returns 32-bit 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -40,15 +40,6 @@ def _converted(array: Array, dtype: Any) -> Array:
     return array.astype(jnp.int32) if array.dtype == jnp.int64 else array
 
 
-class _Traced(NamedTuple):
-    """A function as JAX traced it in double precision."""
-
-    jaxpr: ClosedJaxpr
-
-    def __call__(self, *arrays: Array) -> Sequence[Array]:
-        return jaxpr_as_fun(self.jaxpr)(*arrays)
-
-
 _in_float64 = Primitive("in_float64")
 _in_float64.multiple_results = True
 
@@ -60,8 +51,8 @@ def _call(function: Callable[..., Sequence[Array]], arrays: Sequence[Any]) -> li
     """
     with enable_x64(True):
         shapes = [jax.ShapeDtypeStruct(jnp.shape(array), array.dtype) for array in arrays]
-        traced = _Traced(jax.make_jaxpr(function)(*shapes))
-    return _in_float64.bind(*arrays, function=traced)
+        traced = jax.make_jaxpr(function)(*shapes)
+    return _in_float64.bind(*arrays, traced=traced)
 
 
 def _replaced(values: Sequence[Any], where: Sequence[bool], others: Sequence[Any]) -> list[Any]:
@@ -70,9 +61,9 @@ def _replaced(values: Sequence[Any], where: Sequence[bool], others: Sequence[Any
     return [next(following) if new else old for old, new in zip(values, where, strict=True)]
 
 
-def _abstract(*avals: Any, function: _Traced) -> Sequence[Any]:
+def _abstract(*avals: Any, traced: ClosedJaxpr) -> Sequence[Any]:
     """Returns the shapes and dtypes of the results, which vary along the axes of the arrays."""
-    outs = function.jaxpr.out_avals
+    outs = traced.out_avals
     for aval in avals:
         axes = getattr(aval, "manual_axis_type", None)
         if axes is not None and axes.varying:
@@ -80,22 +71,22 @@ def _abstract(*avals: Any, function: _Traced) -> Sequence[Any]:
     return outs
 
 
-def _evaluate(*arrays: Array, function: _Traced) -> Sequence[Array]:
+def _evaluate(*arrays: Array, traced: ClosedJaxpr) -> Sequence[Array]:
     """Returns the results of a call outside of any transformation."""
     with enable_x64(True):
-        return jax.jit(jaxpr_as_fun(function.jaxpr))(*arrays)
+        return jax.jit(jaxpr_as_fun(traced))(*arrays)
 
 
-def _lower(context: Any, *arrays: Any, function: _Traced) -> Any:
+def _lower(context: Any, *arrays: Any, traced: ClosedJaxpr) -> Any:
     """Returns the compiler's operations for the function."""
     with enable_x64(True):
         # traced without the axes of shard_map along which arrays vary
-        context = context.replace(avals_in=function.jaxpr.in_avals)
-        return mlir.lower_fun(function, multiple_results=True)(context, *arrays)
+        context = context.replace(avals_in=traced.in_avals)
+        return mlir.lower_fun(jaxpr_as_fun(traced), multiple_results=True)(context, *arrays)
 
 
 def _differentiate(
-    primals: Sequence[Any], tangents: Sequence[Any], *, function: _Traced
+    primals: Sequence[Any], tangents: Sequence[Any], *, traced: ClosedJaxpr
 ) -> tuple[Sequence[Array], Sequence[Array]]:
     """Returns the results and their tangents, which are a function of primals and tangents.
 
@@ -108,16 +99,16 @@ def _differentiate(
         values, along = arrays[:number], arrays[number:]
 
         def of_moving(*moving: Array) -> Sequence[Array]:
-            return function(*_replaced(values, moves, moving))
+            return jaxpr_as_fun(traced)(*_replaced(values, moves, moving))
 
         moving = [value for value, moved in zip(values, moves, strict=True) if moved]
         return jax.jvp(of_moving, tuple(moving), tuple(along))[1]
 
     along = [tangent for tangent, moved in zip(tangents, moves, strict=True) if moved]
-    return _in_float64.bind(*primals, function=function), _call(change, [*primals, *along])
+    return _in_float64.bind(*primals, traced=traced), _call(change, [*primals, *along])
 
 
-def _transpose(cotangents: Sequence[Any], *arrays: Any, function: _Traced) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *arrays: Any, traced: ClosedJaxpr) -> list[Any]:
     """Returns the cotangents of the arrays in which the function is linear; None of the others."""
     is_linear = [ad.is_undefined_primal(array) for array in arrays]
     known = [array for array, linear in zip(arrays, is_linear, strict=True) if not linear]
@@ -133,7 +124,7 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, function: _Traced) -> li
         places = _replaced([None] * len(is_linear), [not linear for linear in is_linear], known)
 
         def of_linear(*linear: Array) -> Sequence[Array]:
-            return function(*_replaced(places, is_linear, linear))
+            return jaxpr_as_fun(traced)(*_replaced(places, is_linear, linear))
 
         return jax.linear_transpose(of_linear, *shapes)(list(cotangents))
 
@@ -142,11 +133,11 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, function: _Traced) -> li
 
 
 def _batch(
-    arrays: Sequence[Any], axes: Sequence[Any], *, function: _Traced
+    arrays: Sequence[Any], axes: Sequence[Any], *, traced: ClosedJaxpr
 ) -> tuple[Sequence[Array], list[int]]:
     """Returns the results for a batch, and its axis in each of them: the first."""
     mapped = [axis if isinstance(axis, int) else None for axis in axes]
-    found = _call(jax.vmap(function, in_axes=mapped), arrays)
+    found = _call(jax.vmap(jaxpr_as_fun(traced), in_axes=mapped), arrays)
     return found, [0] * len(found)
 
 

@@ -20,26 +20,16 @@ def vary_alike(tree: Any, *others: Any) -> Any:
     The arrays are those of the tree and of `others`. Outside `jax.shard_map` no array varies, and
     the tree is returned unchanged.
     """
-    leaves = jax.tree.leaves((tree, others))
-    axes = frozenset().union(*map(_varying_axes, filter(eqx.is_array, leaves)))
+    arrays = filter(eqx.is_array, jax.tree.leaves((tree, others)))
+    axes = frozenset().union(*(jax.typeof(array).mat.varying for array in arrays))
     if not axes:
         return tree
-    return jax.tree.map(
-        lambda leaf: _mark_as_varying(leaf, axes) if eqx.is_array(leaf) else leaf, tree
-    )
 
+    def mark(leaf: Any) -> Any:
+        missing = axes - jax.typeof(leaf).mat.varying if eqx.is_array(leaf) else None
+        return jax.lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
 
-def _varying_axes(array: Any) -> frozenset[str]:
-    """Returns the names of the mesh axes along which `jax.shard_map` lets the array differ between
-    devices; outside it, none."""
-    return jax.typeof(array).mat.varying
-
-
-def _mark_as_varying(array: Any, axes: frozenset[str]) -> Array:
-    """Returns the same numbers, which `jax.shard_map` then lets differ between devices along these
-    mesh axes too."""
-    missing = tuple(sorted(axes - _varying_axes(array)))
-    return jax.lax.pcast(array, missing, to="varying") if missing else array
+    return jax.tree.map(mark, tree)
 
 
 def with_automatic_axes(
