@@ -124,7 +124,9 @@ def fit(
         optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
     ).with_defaults(model, objective)
     if y is None:
-        y = _labels_of_density(model, x)
+        if not isinstance(model, DensityModel):
+            raise ValueError(f"y must be the labels of x: only a density has none; got {model}.")
+        y = x
     x, y, weights, names = parse_rows(x, y, weights, na)
     objective = objective if weights is None else objective.with_weights(weights)
     objective.check_row_fields(len(x))
@@ -142,13 +144,6 @@ def fit(
         outcome = train(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows
     return Fit(*outcome, data.x, data.y, *names).warned()
-
-
-def _labels_of_density(model: Any, x: Any) -> Any:
-    """Returns x, in place of the labels that a density does not have."""
-    if not isinstance(model, DensityModel):
-        raise ValueError(f"y must be the labels of x: only a density has none; model is {model}.")
-    return x
 
 
 def as_objective(objective: Any) -> Objective:

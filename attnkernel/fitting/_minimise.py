@@ -10,7 +10,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
@@ -22,14 +21,8 @@ from ._chunks import History
 from ._grid import find_unmoved, search_grids
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
-from ._problem import (
-    Problem,
-    build_problem,
-    take,
-    unravel_rows,
-    vmap_over_fits,
-)
-from ._search import Searches, SearchResult, count_points
+from ._problem import Problem, build_problem, take, unravel_rows, vmap_over_fits
+from ._search import Searches, count_points
 
 
 def minimise(model: Any, data: Sample, options: Options, axes: Problem | None = None) -> Outcome:
@@ -46,7 +39,10 @@ def minimise(model: Any, data: Sample, options: Options, axes: Problem | None = 
     if axes is not None:
         begin, end, history = searches.run(searches.start())
         return _outcome_of_fits(begin, end, history, problem, axes, False)
-    found, without_slope = _search_one_fit(searches, data)
+    sample, without_slope = data.objective.subsample(data.x, data.y, searches.number), None
+    found = searches.run_lowest() if sample is None else searches.run_from_sample(sample)
+    if problem.box is not None:
+        found, without_slope = search_grids(found, searches)
     begin, end, history = as_numpy_if_concrete(found)
     return _collect_searches(begin, end, history, problem, without_slope)
 
@@ -69,17 +65,6 @@ def prepare_searches(
     if is_single and (problem.box is None or not problem.box.binds()):  # all starts are the same
         z = take(slice(1), z)
     return Searches(problem, options, tolerance, z, axes)
-
-
-def _search_one_fit(searches: Searches, data: Sample) -> tuple[SearchResult, np.ndarray | None]:
-    """Runs the searches of a single fit; returns them and which parameters have zero slope.
-
-    `data`: the rows that were given, without padding.
-    """
-    problem = searches.problem
-    sample = data.objective.subsample(data.x, data.y, searches.number)
-    found = searches.run_lowest() if sample is None else searches.run_from_sample(sample)
-    return (found, None) if problem.box is None else search_grids(found, searches)
 
 
 @eqx.filter_jit

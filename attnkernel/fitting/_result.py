@@ -25,12 +25,7 @@ from ._fit_warnings import (
     parameters_on_bounds,
     result_warnings,
 )
-from ._minima import (
-    ended_inside,
-    is_minimum,
-    model_of_start,
-    parameter_distance,
-)
+from ._minima import ended_inside, is_minimum, model_of_start, parameter_distance
 from ._minimise import prepare_searches
 from ._options import Options
 from ._outcome import Starts

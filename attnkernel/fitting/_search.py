@@ -36,7 +36,7 @@ from ._problem import Problem, flat_rows, take, unravel_rows, vmap_over_fits
 MAX_FAST_PAIRS = 2**16
 
 
-def advance_searches(
+def _advance(
     state: Bfgs,
     problem: Problem,
     tolerance: float,
@@ -50,21 +50,6 @@ def advance_searches(
     loss (`Bfgs.update`). `axes`: the batched axes of several fits, whose searches are vmapped.
     None: one fit, whose searches run one after the other. `record`: see `fit`.
     """
-    is_small = axes is None and len(problem.x) ** 2 <= MAX_FAST_PAIRS
-    has_options = is_small and can_use_options(problem.x, problem.y)
-    advance = _advance_small if has_options else _advance_anywhere
-    return advance(state, problem, tolerance, record, steps, axes)
-
-
-def _advance(
-    state: Bfgs,
-    problem: Problem,
-    tolerance: float,
-    record: Record | None,
-    steps: int,
-    axes: Problem | None,
-) -> tuple[Bfgs, History]:
-    """Returns the result of `advance_searches`."""
 
     def from_starts(state: Bfgs, problem: Problem) -> tuple[Bfgs, History]:
         one = lambda state: _scan_steps(state, problem, tolerance, record, steps)  # noqa: E731
@@ -162,8 +147,11 @@ class Searches(NamedTuple):
 
     def advance(self, state: Bfgs, steps: int) -> tuple[Bfgs, History]:
         """Returns the states and histories of all searches after at most `steps` more each."""
-        record = self.options.record
-        return advance_searches(state, self.problem, self.tolerance, record, steps, self.axes)
+        problem, axes = self.problem, self.axes
+        is_small = axes is None and len(problem.x) ** 2 <= MAX_FAST_PAIRS
+        has_options = is_small and can_use_options(problem.x, problem.y)
+        advance = _advance_small if has_options else _advance_anywhere
+        return advance(state, problem, self.tolerance, self.options.record, steps, axes)
 
     def run(
         self,

@@ -34,13 +34,6 @@ class Training(eqx.Module):
     steps: Int[Array, ""]
     diverged: Bool[Array, ""]
 
-    @classmethod
-    def start(
-        cls, optimizer: optax.GradientTransformation, z: PyTree, key: PRNGKeyArray
-    ) -> "Training":
-        """Returns a training that begins at z."""
-        return cls(z, z, optimizer.init(z), key, jnp.zeros((), int), jnp.zeros((), bool))
-
 
 def train(model: Any, data: Sample, options: Options, axes: Problem | None = None) -> Outcome:
     """Takes all steps of the given optimiser from every start, and returns the best end.
@@ -70,7 +63,8 @@ def train(model: Any, data: Sample, options: Options, axes: Problem | None = Non
         ends = as_numpy_if_concrete((state.z, end.z, end.steps, end.diverged, history))
         return _collect_training(*ends, problem=problem)
     history = jax.tree.map(jnp.asarray, history)
-    return _outcome_of_training(state.z, end, history, problem, axes)
+    parts = state.z, end.z, end.steps, end.diverged, history, problem
+    return _outcome_of_training(parts, axes)
 
 
 def comparable_optimizer(
@@ -102,7 +96,8 @@ def _start_trainings(
     """Returns the initial states of all starts (of all fits, each with a key of its own)."""
 
     def from_starts(z: PyTree, key: PRNGKeyArray) -> Training:
-        return eqx.filter_vmap(lambda z: Training.start(optimizer, z, key))(z)
+        zero, false = jnp.zeros((), int), jnp.zeros((), bool)
+        return eqx.filter_vmap(lambda z: Training(z, z, optimizer.init(z), key, zero, false))(z)
 
     return (from_starts if axes is None else eqx.filter_vmap(from_starts))(z, key)
 
@@ -207,18 +202,12 @@ def _advance_training(
 
 
 @eqx.filter_jit
-def _outcome_of_training(
-    begin: PyTree, end: Training, history: History, problem: Problem, axes: Problem | None
-) -> Outcome:
-    """Returns the `Outcome` of a training: the results of all starts, and the best of them.
+def _outcome_of_training(parts: tuple, axes: Problem | None) -> Outcome:
+    """Returns the `Outcome` of a training of one fit, or with `axes` of several.
 
-    `begin`: the initial free variables; `end`: the final states; `axes`: the batched axes of fits.
+    `parts`: the arguments of `_collect_training`.
     """
-
-    def finish(begin: PyTree, end: Training, history: History, problem: Problem) -> Outcome:
-        return _collect_training(begin, end.z, end.steps, end.diverged, history, problem)
-
-    return vmap_over_fits(finish, axes, 3)(begin, end, history, problem)
+    return vmap_over_fits(_collect_training, axes, 5)(*parts)
 
 
 def _collect_training(
