@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._core.double_precision import in_float64
 from .._core.tracing import is_symbolic
 from ..kernels import Kernel
 from ..priors import Prior, key_mask_of
@@ -109,24 +108,6 @@ class Method(eqx.Module):
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         """The state of all keys, for every query, in the dtype of the inputs."""
-
-
-def softmax_state_in_float64(
-    method: Method, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
-) -> SoftmaxState:
-    """Returns the softmax state of float32 arrays, evaluated by the method in float64.
-
-    The quotient of total and mass is taken in float64: as mass 1, and its logarithm as maximum.
-    """
-
-    def normalised(*arguments: Any) -> tuple[Array, Array, Array]:
-        state = method.softmax_state(*arguments)
-        some = state.mass != 0
-        largest = float(jnp.finfo(v.dtype).max)
-        log_mass = jnp.where(some, jnp.clip(state.log_mass, -largest, largest), 0.0)
-        return log_mass, some.astype(log_mass.dtype), state.value
-
-    return SoftmaxState(*in_float64(normalised, q, k, v, kernel, prior, rule))
 
 
 def batch_size_within_memory(task: Task) -> int | None:

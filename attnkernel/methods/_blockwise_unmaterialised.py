@@ -79,16 +79,13 @@ def add_block(
         one = apply_prior(rule.scaled_scores(one), prior, i, j[None])[:, 0]
         return jnp.where(j < keys, one, -jnp.inf) if keys % size else one
 
-    keys_of_block = scores, column.points, column.low
-
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         def raise_shift() -> tuple[Array, Array, Array]:
-            new = _max_scores(*keys_of_block, state[1])
+            new = _max_scores(scores, column, state[1])
             return vary_alike(jnp.array(ADD_RAISED), state), new, state[2]
 
         def add() -> tuple[Array, Array, Array]:
-            found = _sums_at_shift(*keys_of_block, finite_shift(state[1]), column.values[0])
-            more = jnp.stack(found, axis=1)
+            more = _sums_at_shift(scores, column, finite_shift(state[1]))
             done = (state[0] == ADD_RAISED) | ~any_in_batch(~_have_headroom(more))
             return jnp.where(done, DONE, RAISE), state[1], more
 
@@ -110,31 +107,25 @@ def _have_headroom(more: Float[Array, "rows 2"]) -> Bool[Array, ""]:
 
 
 def _max_scores(
-    scores: Scores, points: Float[Array, "dim keys"], first_key: Array, start: Float[Array, " rows"]
+    scores: Scores, column: Block, start: Float[Array, " rows"]
 ) -> Float[Array, " rows"]:
     """Returns the highest score of each query over a block of keys, and no less than `start`.
 
-    `scores`: from a key and its position to its score for each query. `points`: the keys.
-    `first_key`: the position of the first key of the block.
+    `scores`: from a key and its position to its score for each query.
     """
 
     def merge(state: Array, scores: list[Array], _: Array) -> Array:
         return functools.reduce(jnp.maximum, scores, state)
 
-    return _fold_keys(merge, start, scores, points, first_key, points[0])
+    return _fold_keys(merge, start, scores, column)
 
 
 def _sums_at_shift(
-    scores: Scores,
-    points: Float[Array, "dim keys"],
-    first_key: Array,
-    shift: Float[Array, " rows"],
-    values: Float[Array, " keys"],
-) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
-    """Returns two arrays, Σ exp(s − shift) v and Σ exp(s − shift) of each query over a block.
+    scores: Scores, column: Block, shift: Float[Array, " rows"]
+) -> Float[Array, "rows 2"]:
+    """Returns Σ exp(s − shift) (v, 1) of each query over a block of keys.
 
-    `scores`: from a key and its position to its score s for each query. `points`: the keys.
-    `first_key`: the position of the first key of the block. `shift`: finite.
+    `scores`: from a key and its position to its score s for each query. `shift`: finite.
     """
 
     def merge(state: Array, scores: list[Array], values: Array) -> Array:
@@ -146,36 +137,29 @@ def _sums_at_shift(
         return state + jax.lax.complex(mass, total)
 
     start = vary_alike(jax.lax.complex(jnp.zeros_like(shift), jnp.zeros_like(shift)), shift)
-    both = _fold_keys(merge, start, scores, points, first_key, values)
-    return both.imag, both.real
+    both = _fold_keys(merge, start, scores, column)
+    return jnp.stack([both.imag, both.real], axis=1)
 
 
 def _fold_keys(
-    merge: Callable[[Array, list[Array], Array], Array],
-    start: Array,
-    scores: Scores,
-    points: Float[Array, "dim keys"],
-    first_key: Array,
-    values: Float[Array, " keys"],
+    merge: Callable[[Array, list[Array], Array], Array], start: Array, scores: Scores, column: Block
 ) -> Array:
     """Returns the accumulator after all keys of a block, `UNROLLED_KEYS` of them per step.
 
     **Arguments:** `merge`: from (accumulator, scores of each key of a step, their values) to the
     next accumulator. `start`: the first accumulator. `scores`: from a key, shape (dim,), and its
-    position to its score for each query. `points`: the keys. `first_key`: the position of the
-    first key of the block.
+    position to its score for each query.
     """
-    dim, keys = points.shape
+    dim, keys = column.points.shape
 
     def step(state: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
         points, values, numbers = part
-        return merge(
-            state, [scores(points[:, g], numbers[g]) for g in range(UNROLLED_KEYS)], values
-        ), None
+        each = [scores(points[:, g], numbers[g]) for g in range(UNROLLED_KEYS)]
+        return merge(state, each, values), None
 
     parts = (
-        points.reshape(dim, -1, UNROLLED_KEYS).swapaxes(0, 1),
-        values.reshape(-1, UNROLLED_KEYS),
-        (first_key + jnp.arange(keys)).reshape(-1, UNROLLED_KEYS),
+        column.points.reshape(dim, -1, UNROLLED_KEYS).swapaxes(0, 1),
+        column.values[0].reshape(-1, UNROLLED_KEYS),
+        (column.low + jnp.arange(keys)).reshape(-1, UNROLLED_KEYS),
     )
     return jax.lax.scan(step, start, parts)[0]

@@ -4,12 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..rules import (
-    MassAndSlope,
-    find_threshold,
-    threshold_sums,
-    threshold_tangent,
-)
+from ..rules import MassAndSlope, find_threshold, threshold_sums, threshold_tangent
 from ._base import Keys, Queries
 from ._blocks import (
     Block,

@@ -5,7 +5,7 @@ exactly (`_fallback`).
 """
 
 import importlib.util
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,15 +19,7 @@ from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
-from ._base import (
-    Keys,
-    Method,
-    Queries,
-    Task,
-    Values,
-    mask_unsupported_reason,
-    softmax_state_in_float64,
-)
+from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._blocks import Parts
 from ._blockwise import Blockwise
 from ._certified import Standardised, WeightedPowerMeans
@@ -110,15 +102,22 @@ class Fourier(Method):
         if q.shape[0] == 0 or k.shape[0] == 0:
             return Blockwise().softmax_state(q, k, v, kernel, prior, rule)
         if v.dtype != jnp.float64:
-            return softmax_state_in_float64(self, q, k, v, kernel, prior, rule)
-        sums = self._certified_sums(q, k, v, kernel, prior, rule)
-        ours = SoftmaxState(jnp.zeros_like(sums.mass), sums.mass, sums.total)
+            # the quotient of total and mass is taken in float64: as mass 1, and its log as maximum
+            def normalised(*arguments: Any) -> tuple[Array, Array, Array]:
+                state = self.softmax_state(*arguments)
+                some = state.mass != 0
+                largest = float(jnp.finfo(v.dtype).max)
+                log_mass = jnp.where(some, jnp.clip(state.log_mass, -largest, largest), 0.0)
+                return log_mass, some.astype(log_mass.dtype), state.value
+
+            return SoftmaxState(*in_float64(normalised, q, k, v, kernel, prior, rule))
+        ours, certified = self._certified_state(q, k, v, kernel, prior, rule)
         ours = ours.with_sink(rule.log_sink())
-        exact = recompute_exactly(~sums.certified, q, k, v, (kernel, prior, rule))
+        exact = recompute_exactly(~certified, q, k, v, (kernel, prior, rule))
         return SoftmaxState(
-            jnp.where(sums.certified, ours.maximum, exact.maximum),
-            jnp.where(sums.certified, ours.mass, exact.mass),
-            jnp.where(sums.certified[:, None], ours.total, exact.total),
+            jnp.where(certified, ours.maximum, exact.maximum),
+            jnp.where(certified, ours.mass, exact.mass),
+            jnp.where(certified[:, None], ours.total, exact.total),
         )
 
     def moments(
@@ -178,10 +177,10 @@ class Fourier(Method):
 
         return _count_uncertified(self, q, k, v, kernel, prior, rule)
 
-    def _certified_sums(
+    def _certified_state(
         self, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
-    ) -> "CertifiedSums":
-        """Returns the mass and total of each query, and whether its error is within `tol`.
+    ) -> tuple[SoftmaxState, Bool[Array, " queries"]]:
+        """Returns the softmax state of each query, and whether its error is within `tol`.
 
         Queries that are not certified get mass 1 and total 0.
         """
@@ -197,9 +196,8 @@ class Fourier(Method):
         delta = (error / (z - error)) * (1 + jnp.abs(ratio))
         certified &= jnp.all(delta <= self.tol * values.accepted_error(ratio), axis=1)
         total = values.centre[None, :] * mass[:, None] + values.unit[None, :] * total
-        return CertifiedSums(
-            jnp.where(certified, mass, 1.0), jnp.where(certified[:, None], total, 0.0), certified
-        )
+        mass, total = jnp.where(certified, mass, 1.0), jnp.where(certified[:, None], total, 0.0)
+        return SoftmaxState(jnp.zeros_like(mass), mass, total), certified
 
     def _bounded_sums(
         self, q: Array, k: Array, v: Float[Array, "keys dim_v"], parts: Parts, degree: int = 0
@@ -226,14 +224,6 @@ class Fourier(Method):
         return sums, jax.lax.stop_gradient(error)
 
 
-class CertifiedSums(NamedTuple):
-    """The mass and total of every query, and whether the bound on its error is small enough."""
-
-    mass: Float[Array, " queries"]
-    total: Float[Array, "queries dim_v"]
-    certified: Bool[Array, " queries"]
-
-
 @eqx.filter_jit
 def _count_uncertified(
     method: Fourier, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
@@ -241,7 +231,7 @@ def _count_uncertified(
     """Returns `recomputed` of checked arguments."""
 
     def count(*parts: Any) -> tuple[Array]:
-        return (jnp.sum(~method._certified_sums(*parts).certified),)
+        return (jnp.sum(~method._certified_state(*parts)[1]),)
 
     parts = q, k, v, kernel, prior, rule
     is_wide = jnp.result_type(q, k, v) == jnp.float64

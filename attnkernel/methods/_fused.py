@@ -20,12 +20,7 @@ from ..rules import Rule, Softmax
 from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._blocks import jvp_with_constants
 from ._blockwise import Blockwise, sums_at_shift
-from ._half_precision import (
-    HALF_DTYPES,
-    bias_columns,
-    sums_by_cudnn,
-    sums_by_splash,
-)
+from ._half_precision import HALF_DTYPES, bias_columns, sums_by_cudnn, sums_by_splash
 from ._softmax_state import SoftmaxState
 
 

@@ -11,16 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
-from ..kernels import (
-    Biweight,
-    Boxcar,
-    Epanechnikov,
-    Kernel,
-    Laplace,
-    Radial,
-    Triangular,
-    Triweight,
-)
+from ..kernels import Biweight, Boxcar, Epanechnikov, Kernel, Laplace, Radial, Triangular, Triweight
 from ..priors import KeyMask, Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
@@ -185,19 +186,11 @@ def _taylor_factors(
     `coefficients`: those of p, from degree 0. `stretch`: its value is 1, but it carries the
     derivative in 1 / ℓ.
     """
-    degree = len(coefficients) - 1
-    powers = [jnp.ones_like(z)]
-    for _ in range(degree):
-        powers.append(powers[-1] * z)
-    rows = []
-    for b in range(degree + 1):
-        terms = [
-            math.comb(a, b) * coefficients[a] * powers[a - b]
-            for a in range(b, degree + 1)
-            if coefficients[a]
-        ]
-        rows.append(sum(terms, jnp.zeros_like(z)) * stretch**b)
-    return jnp.stack(rows)
+    factors = []
+    for b in range(len(coefficients)):
+        slope = np.polyder(coefficients[::-1], b) / math.factorial(b)
+        factors.append(jnp.polyval(jnp.asarray(slope, z.dtype), z) * stretch**b)
+    return jnp.stack(factors)
 
 
 def _tie_sums(line: Line) -> Float[Array, "width queries"]:
