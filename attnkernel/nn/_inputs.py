@@ -33,12 +33,6 @@ def require_bools(**flags: Any) -> None:
         require_bool(name, flag)
 
 
-def require_biases(query: Any, key: Any, value: Any, output: Any) -> None:
-    """Raises `ValueError` unless each projection has a bias or not."""
-    require_bools(use_query_bias=query, use_key_bias=key)
-    require_bools(use_value_bias=value, use_output_bias=output)
-
-
 def require_attention_parts(kernel: Any, prior: Any, rule: Any, method: Any) -> None:
     """Raises `ValueError` unless each has its class; kernel, prior and rule may be `PerHead`."""
     for name, part, kind, example in (

@@ -29,7 +29,6 @@ from ._inputs import (
     mask_as_prior,
     multiply_priors,
     require_attention_parts,
-    require_biases,
     require_bools,
     size_or,
     split_heads,
@@ -141,8 +140,10 @@ class MultiheadAttention(HeadsLayer):
                 f"the same number of query heads; got {num_heads} and {num_kv_heads}."
             )
         require_attention_parts(kernel, prior, rule, method)
-        require_biases(use_query_bias, use_key_bias, use_value_bias, use_output_bias)
-        require_bools(inference=inference, qk_norm=qk_norm)
+        require_bools(use_query_bias=use_query_bias, use_key_bias=use_key_bias, qk_norm=qk_norm)
+        require_bools(
+            use_value_bias=use_value_bias, use_output_bias=use_output_bias, inference=inference
+        )
         require_key("key", key)
         order = as_order(order)
         if not is_real_number(dropout_p) or not 0 <= dropout_p < 1:

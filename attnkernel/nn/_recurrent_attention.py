@@ -26,7 +26,6 @@ from ._inputs import (
     as_row_mask,
     as_sequence,
     join_heads,
-    require_biases,
     require_bools,
     split_heads,
     zero_invalid,
@@ -179,9 +178,9 @@ class RecurrentAttention(HeadsLayer):
     ):
         self._set_sizes(num_heads, query_size, output_size, qk_size, vo_size)
         heads, size = self.num_heads, self.query_size
-        require_biases(use_query_bias, use_key_bias, use_value_bias, use_output_bias)
-        flags = {"output_norm": output_norm, "output_gate": output_gate, "conv_silu": conv_silu}
-        require_bools(qk_norm=qk_norm, **flags)
+        require_bools(use_query_bias=use_query_bias, use_key_bias=use_key_bias, qk_norm=qk_norm)
+        require_bools(use_value_bias=use_value_bias, use_output_bias=use_output_bias)
+        require_bools(output_norm=output_norm, output_gate=output_gate, conv_silu=conv_silu)
         require_instance("estimator", estimator, Estimator, "ak.recurrent.DeltaRule()")
         if kernel is not None:
             require_instance("kernel", kernel, FiniteRank, "ak.kernels.EluFeatures()")
