@@ -227,15 +227,8 @@ def zero_nonfinite_queries(
     A query that is not finite would void the bounds of its block, and with them other queries.
     """
     valid = jnp.all(jnp.isfinite(q), axis=1)
-    return _zero_invalid(q, valid), valid
-
-
-@rematerialised
-def _zero_invalid(
-    q: Float[Array, "queries dim"], valid: Bool[Array, " queries"]
-) -> Float[Array, "queries dim"]:
-    """Returns q with 0 in the rows that are not valid."""
-    return jnp.where(valid[:, None], q, 0.0)
+    zero_invalid = rematerialised(lambda q, valid: jnp.where(valid[:, None], q, 0.0))
+    return zero_invalid(q, valid), valid
 
 
 def _cast_floating_arrays(tree: Any, dtype: Any) -> Any:

@@ -75,7 +75,7 @@ def softmax_state(
             f"{type(method).__name__}."
         )
     parts = (exact_maximum, method, batch_size, parts)
-    return SoftmaxState(*jit_if_pure(_states_over_batch, parts, *arrays))
+    return jit_if_pure(_states_over_batch, parts, *arrays)
 
 
 def _states_over_batch(
@@ -86,10 +86,10 @@ def _states_over_batch(
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
     v: Float[Array, "*#batch keys dim_v"],
-) -> tuple[Array, Array, Array]:
+) -> SoftmaxState:
     """Returns m, Z and T along all batch axes; NaN for a query that is not finite."""
 
-    def of_member(parts: KernelPriorRule, q: Array, k: Array, v: Array) -> tuple[Array, ...]:
+    def of_member(parts: KernelPriorRule, q: Array, k: Array, v: Array) -> SoftmaxState:
         kernel, prior, rule = parts
         kernel, q, k = kernel.precomputed(q, k)
         q, valid = zero_nonfinite_queries(q)
@@ -97,11 +97,11 @@ def _states_over_batch(
         if exact_maximum and isinstance(method, Blockwise):
             constant = stop_gradients((q, k, kernel, prior, rule))
             state = state.relative_to(method.row_maximum(*constant))
-        return tuple(
-            jnp.where(valid.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.nan)
-            for leaf in (state.maximum, state.mass, state.total)
+        return SoftmaxState(
+            jnp.where(valid, state.maximum, jnp.nan),
+            jnp.where(valid, state.mass, jnp.nan),
+            jnp.where(valid[:, None], state.total, jnp.nan),
         )
 
     parts = with_shared_prior(method, parts, q, k, v)
-    found = map_batch(of_member, batch_size, parts, q, k, v)
-    return found[0], found[1], found[2]
+    return map_batch(of_member, batch_size, parts, q, k, v)
