@@ -29,7 +29,6 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import wider_dtype
 from .._core.tracing import stop_gradients
-from ..attention import jit_if_pure
 from ..families import Family
 from ..methods import Keys, Queries, Values
 from ._monomials import Basis, Polynomial
@@ -228,21 +227,6 @@ def influence_sums(
     **Arguments:** `sd`: $\sigma_j$; with `is_relative`, in units of $\sqrt{V(\mu_j)}$. `z`:
     standard normal numbers, of no columns for none. The others as for `local_likelihood`.
     """
-    parts = polynomial, family, is_relative
-    return jit_if_pure(_influence_sums, parts, q, k, sd, z, local.coefficients)
-
-
-def _influence_sums(
-    polynomial: Polynomial,
-    family: Family,
-    is_relative: bool,
-    q: Queries,
-    k: Keys,
-    sd: Values,
-    z: Float[Array, "keys draws"],
-    coefficients: Float[Array, "queries terms dim_v"],
-) -> InfluenceSums:
-    """Returns `influence_sums`, as one program."""
     basis = Basis.of(polynomial, k)
     pairs = basis.pairs()
     first = (jnp.arange(len(pairs)) == 0).astype(k.dtype)
@@ -267,7 +251,7 @@ def _influence_sums(
     def of_chunk(windows: Windows) -> InfluenceSums:
         over_labels = jax.vmap(at_label, in_axes=(None, None, None, 1, 1))
         over_queries = jax.vmap(over_labels, in_axes=(0, 0, 0, 0, None))
-        arrays = windows.weights, windows.products, windows.rows, coefficients[windows.rows]
-        return over_queries(*arrays, sd)
+        arrays = windows.weights, windows.products, windows.rows
+        return over_queries(*arrays, local.coefficients[windows.rows], sd)
 
     return map_windows(of_chunk, polynomial, q, k, width=sd.shape[1])
