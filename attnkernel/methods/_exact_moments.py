@@ -76,9 +76,7 @@ def exact_polynomial_sums(
     """
 
     def of_block(weights: Array, u: Array, values: Array, c: Array) -> Array:
-        polynomial = jnp.zeros_like(u)
-        for a in reversed(range(c.shape[1])):
-            polynomial = polynomial * u + c[:, a : a + 1]
+        polynomial = jnp.polyval(c.T[::-1, :, None], u)
         return precise_matmul((weights * polynomial) ** power, values)
 
     shift = jnp.where(jnp.isneginf(log_mass), 0.0, log_mass)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Biweight, Boxcar, Epanechnikov, Kernel, Laplace, Radial, Triangular, Triweight
-from ..priors import KeyMask, Prior, key_mask_of
+from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._softmax_state import SoftmaxState
@@ -77,40 +77,26 @@ class Sorted(Method):
         if q.shape[0] == 0 or k.shape[0] == 0:
             state = SoftmaxState.from_log_weights(jnp.zeros((q.shape[0], k.shape[0]), q.dtype), v)
             return state.with_sink(rule.log_sink())
-        return _sort_and_sum(q, k, v, kernel, mask, rule).with_sink(rule.log_sink())
-
-
-def _sort_and_sum(
-    q: Float[Array, "queries 1"],
-    k: Float[Array, "keys 1"],
-    v: Values,
-    kernel: Radial,
-    mask: KeyMask,
-    rule: Softmax,
-) -> SoftmaxState:
-    """Sorts queries and keys, and returns the softmax state in the original order of the queries.
-
-    `mask`: the keys that are hidden, and whether each query excludes the key of its own row.
-    """
-    hidden = jnp.zeros(len(k), bool) if mask.allowed is None else ~mask.allowed
-    # hidden keys come last, as copies of the greatest visible key, with weight 0
-    q_fixed, k_fixed = jax.lax.stop_gradient((q[:, 0], k[:, 0]))
-    sort_by = jnp.where(hidden, jnp.inf, k_fixed)
-    order = jnp.argsort(sort_by)
-    if len(q) == len(k):  # often the same rows, whose order is known then
-        same = jnp.array_equal(q_fixed, sort_by)
-        rank = jax.lax.cond(same, lambda: order, lambda: jnp.argsort(q_fixed))
-    else:
-        rank = jnp.argsort(q_fixed)
-    greatest = jnp.max(k_fixed, where=~hidden, initial=-jnp.inf)
-    greatest = jnp.where(hidden.all(), 0.0, greatest)
-    k_seen = jnp.where(hidden[:, None], greatest, k)
-    values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
-    values = jnp.where(hidden[:, None], 0.0, values)
-    own = _inverse_permutation(order)[rank] if mask.excludes_self else None
-    state = _sum_sorted(q[rank], k_seen[order], values[order].T, own, kernel, rule)
-    back = _inverse_permutation(rank)
-    return jax.tree.map(lambda leaf: leaf[back], state)
+        hidden = jnp.zeros(len(k), bool) if mask.allowed is None else ~mask.allowed
+        # hidden keys come last, as copies of the greatest visible key, with weight 0
+        q_fixed, k_fixed = jax.lax.stop_gradient((q[:, 0], k[:, 0]))
+        sort_by = jnp.where(hidden, jnp.inf, k_fixed)
+        order = jnp.argsort(sort_by)
+        if len(q) == len(k):  # often the same rows, whose order is known then
+            same = jnp.array_equal(q_fixed, sort_by)
+            rank = jax.lax.cond(same, lambda: order, lambda: jnp.argsort(q_fixed))
+        else:
+            rank = jnp.argsort(q_fixed)
+        greatest = jnp.max(k_fixed, where=~hidden, initial=-jnp.inf)
+        greatest = jnp.where(hidden.all(), 0.0, greatest)
+        k_seen = jnp.where(hidden[:, None], greatest, k)
+        values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
+        values = jnp.where(hidden[:, None], 0.0, values)
+        own = _inverse_permutation(order)[rank] if mask.excludes_self else None
+        state = _sum_sorted(q[rank], k_seen[order], values[order].T, own, kernel, rule)
+        back = _inverse_permutation(rank)
+        state = jax.tree.map(lambda leaf: leaf[back], state)
+        return state.with_sink(rule.log_sink())
 
 
 def _sum_sorted(
