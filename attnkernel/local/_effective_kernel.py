@@ -63,7 +63,7 @@ def _sum_by_moments(
     values = Standardised.of(v, key_mask_of(prior))
     of_power = kernel, prior, rule.with_temperature_times(1.0 / power)
     scale = basis.scale[0]
-    found = method.moments(q, k, values.z, *of_power, degree=power * polynomial.order, scale=scale)
+    found = method.moments(q, k, values.z, of_power, degree=power * polynomial.order, scale=scale)
     log_ratio = jnp.where(jnp.isneginf(log_mass), 0.0, found.log_mass - power * log_mass)
     sums = jnp.sum(c_power[:, :, None] * found.means, axis=1) * jnp.exp(log_ratio)[:, None]
     out = values.centre[None, :] * sums[:, :1] + values.unit[None, :] * sums[:, 1:]
@@ -80,15 +80,10 @@ def _sum_by_moments(
     certified = jnp.all(total <= found.tol * size, axis=1)
     certified &= error[:, 0] <= found.tol * of_one[:, 0]
     exact_sums = functools.partial(exact_polynomial_sums, power=power, scale=scale)
-    (exact,) = map_selected_queries(
-        lambda *rows: (exact_sums(*rows),),
-        (v.shape[1:],),
-        ~certified & ~jnp.isneginf(log_mass),
-        (q, c, log_mass),
-        k,
-        v,
-        polynomial.weights,
-    )
+    recomputed, of_queries = ~certified & ~jnp.isneginf(log_mass), (q, c, log_mass)
+    sums_of = lambda *rows: (exact_sums(*rows),)  # noqa: E731
+    parts = k, v, polynomial.weights
+    (exact,) = map_selected_queries(sums_of, (v.shape[1:],), recomputed, of_queries, *parts)
     out = jnp.where(certified[:, None], out, exact)
     return jnp.where(valid[:, None], out, jnp.nan)
 

@@ -17,7 +17,6 @@ is in units in which the diagonal of S is 1. Queries that are not certified are 
 
 import functools
 import math
-import operator
 
 import jax
 import jax.numpy as jnp
@@ -86,17 +85,11 @@ def _bounded_moments(
     ) -> tuple[Array, Array, Array]:
         q, valid = zero_nonfinite_queries(q)
         values = Standardised.of(v, key_mask_of(parts[1]))
-        found = method.moments(q, k, values.z, *parts, degree=degree, scale=scale)
+        found = method.moments(q, k, values.z, parts, degree=degree, scale=scale)
         certified = _is_certified(found, values, order)
-        log_mass, means = map_selected_queries(
-            functools.partial(exact_moments, degree=degree, scale=scale),
-            ((), found.means.shape[1:]),
-            ~certified,
-            (q,),
-            k,
-            values.z,
-            parts,
-        )
+        exact = functools.partial(exact_moments, degree=degree, scale=scale)
+        shapes = (), found.means.shape[1:]
+        log_mass, means = map_selected_queries(exact, shapes, ~certified, (q,), k, values.z, parts)
         log_mass = jnp.where(certified, found.log_mass, log_mass)
         means = jnp.where(certified[:, None, None], found.means, means)
         gram, right = means[..., 0], values.unit[None, None, :] * means[:, : order + 1, 1:]
@@ -162,9 +155,7 @@ def _product(
     left: Float[Array, "queries rows inner"], right: Float[Array, "queries inner columns"]
 ) -> Float[Array, "queries rows columns"]:
     """Returns the product of two small matrices of each query, by elementwise operations."""
-    inner = range(left.shape[2])
-    terms = [left[:, :, i : i + 1] * right[:, i : i + 1, :] for i in inner]
-    return functools.reduce(operator.add, terms)
+    return jnp.sum(left[:, :, :, None] * right[:, None, :, :], axis=2)
 
 
 # Numbers, queries x keys x width of the values, up to which each query is the centre of its own
@@ -221,17 +212,12 @@ def local_moments(
         of_terms = with_rank_of(terms[..., None], v[..., None]) * with_rank_of(
             v[..., None, :], u[..., None]
         )
-        of_terms = of_terms.reshape(*of_terms.shape[:-2], math.prod(of_terms.shape[-2:]))
-        means, log_mass = attend(
-            chunk,
-            k,
-            _broadcast_and_concatenate(products, of_terms),
-            kernel=kernel,
-            prior=None if prior is None else AtPositions(prior, rows, jnp.arange(keys)),
-            rule=rule,
-            method=method,
-            return_log_mass=True,
+        seen = None if prior is None else AtPositions(prior, rows, jnp.arange(keys))
+        named = {"kernel": kernel, "prior": seen, "rule": rule, "method": method}
+        values = _broadcast_and_concatenate(
+            products, of_terms.reshape(*of_terms.shape[:-2], math.prod(of_terms.shape[-2:]))
         )
+        means, log_mass = attend(chunk, k, values, **named, return_log_mass=True)
         gram, right = jnp.split(means, [len(basis.products)], axis=-1)
         right = right.reshape(*right.shape[:-1], len(basis.terms), v.shape[-1])
         gram = gram[..., basis.pairs()]

@@ -18,6 +18,7 @@ from ._softmax_state import SoftmaxState
 Queries = Float[Array, "queries dim"]
 Keys = Float[Array, "keys dim"]
 Values = Float[Array, "keys dim_v"]
+Parts = tuple[Kernel, Prior | None, Rule]
 
 
 class Task(NamedTuple):
@@ -85,20 +86,12 @@ class Method(eqx.Module):
         return type(self).moments is not Method.moments
 
     def moments(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
-        degree: int,
-        scale: Float[Array, ""],
+        self, q: Queries, k: Keys, v: Values, parts: Parts, degree: int, scale: Float[Array, ""]
     ) -> WeightedPowerMeans:
         """The moments about each query up to a degree, with bounds on their errors; optional.
 
-        **Arguments:** `v`: of root mean square near 1, 0 for a key that the prior hides. `scale`: s
-        in `WeightedPowerMeans`, constant; others as for `softmax_state`. Only for tasks of this
+        **Arguments:** `v`: of root mean square near 1, 0 for a key that the prior hides. `parts`:
+        kernel, prior and rule. `scale`: s in `WeightedPowerMeans`, constant. Only for tasks of this
         `degree` that `unsupported_reason` does not refuse.
         """
         raise NotImplementedError

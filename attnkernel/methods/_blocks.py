@@ -13,12 +13,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.mesh_axes import vary_alike
 from .._core.tracing import any_in_batch, is_symbolic, stop_gradients
-from ..kernels import Kernel, PointBoxes
+from ..kernels import PointBoxes
 from ..priors import KeyMask, PositionBlock, Prior
-from ..rules import Rule
-from ._base import apply_prior
-
-Parts = tuple[Kernel, Prior | None, Rule]
+from ._base import Parts, apply_prior
 
 
 class Block(NamedTuple):

@@ -21,8 +21,8 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.mesh_axes import vary_alike
 from .._core.tracing import any_in_batch, is_symbolic
-from ._base import Task, apply_prior
-from ._blocks import Block, Parts
+from ._base import Parts, Task, apply_prior
+from ._blocks import Block
 from ._softmax_state import finite_shift
 
 Scores = Callable[[Array, Array], Float[Array, " rows"]]

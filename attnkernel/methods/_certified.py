@@ -27,7 +27,7 @@ class WeightedPowerMeans(NamedTuple):
     with jax.enable_x64(True):
         x = jnp.linspace(0.0, 1.0, 50)[:, None]
         parts = ak.Gaussian(0.3), None, ak.Softmax()
-        found = ak.methods.Fourier().moments(x, x, x, *parts, degree=1, scale=jnp.array(1.0))
+        found = ak.methods.Fourier().moments(x, x, x, parts, degree=1, scale=jnp.array(1.0))
         assert found.means.shape == (50, 2, 2) and jnp.all(found.error < 1e-9)
     ```
     """

@@ -12,8 +12,7 @@ from jaxtyping import Array, Bool, Int
 from .._core.mesh_axes import vary_alike
 from .._core.tracing import any_in_batch
 from ..priors import Mask, PositionBlock, key_mask_of
-from ._base import Keys, Queries, Values
-from ._blocks import Parts
+from ._base import Keys, Parts, Queries, Values
 from ._blockwise import Blockwise
 from ._softmax_state import SoftmaxState
 

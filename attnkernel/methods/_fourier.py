@@ -19,8 +19,7 @@ from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
-from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
-from ._blocks import Parts
+from ._base import Keys, Method, Parts, Queries, Task, Values, mask_unsupported_reason
 from ._blockwise import Blockwise
 from ._certified import Standardised, WeightedPowerMeans
 from ._fallback import recompute_exactly
@@ -121,24 +120,17 @@ class Fourier(Method):
         )
 
     def moments(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        kernel: Kernel,
-        prior: Prior | None,
-        rule: Rule,
-        degree: int,
-        scale: Float[Array, ""],
+        self, q: Queries, k: Keys, v: Values, parts: Parts, degree: int, scale: Float[Array, ""]
     ) -> WeightedPowerMeans:
+        kernel, _, rule = parts
         if v.dtype != jnp.float64:
 
-            def arrays(scale: Array, *parts: Any) -> tuple[Array, Array, Array]:
-                return self.moments(*parts, degree=degree, scale=scale)[:3]
+            def arrays(scale: Array, *arguments: Any) -> tuple[Array, Array, Array]:
+                return self.moments(*arguments, degree=degree, scale=scale)[:3]
 
-            found = in_float64(arrays, scale, q, k, v, kernel, prior, rule)
+            found = in_float64(arrays, scale, q, k, v, parts)
             return WeightedPowerMeans(*found, tol=self.tol)
-        sums, error = self._bounded_sums(q, k, v, (kernel, prior, rule), degree)
+        sums, error = self._bounded_sums(q, k, v, parts, degree)
         assert isinstance(kernel, Gaussian)
         assert isinstance(rule, Softmax)
         width = jnp.sqrt(_covariance(kernel, 1)[0, 0] * rule.temperature) / scale
