@@ -16,14 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray
-from .._core.parameters import (
-    Between,
-    Constant,
-    ConstantOfHeads,
-    Number,
-    between,
-    natural,
-)
+from .._core.parameters import Between, Constant, ConstantOfHeads, Number, between, natural
 from .._core.validation import as_integer_tuple
 from ._base import Inputs, Kernel, PointBoxes, unbounded
 from ._distances import add_up

@@ -52,7 +52,10 @@ def pairwise_squares(
     """
 
     def by_differences() -> Array:
-        return scaled_squares(_steps(q, k), inverse, factor)
+        # each coordinate is an array of its own: a loop over keys reads it in order, and vectorises
+        down, across = jax.lax.optimization_barrier((q.T, k.T))
+        steps = [a[:, None] - b[None, :] for a, b in zip(down, across, strict=True)]
+        return scaled_squares(steps, inverse, factor)
 
     if not by_product or q.shape[1] < MIN_PRODUCT_DIM or _is_small(q, k):
         return by_differences()
@@ -94,7 +97,7 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
         far = jnp.isinf(out)
 
         def by_differences(q: Array, k: Array, *scale: Array) -> Array:
-            # no barrier as in `_steps`: JAX 0.12 cannot transpose one
+            # no barrier as in `pairwise_squares`: JAX 0.12 cannot transpose one
             steps = [a[:, None] - b[None, :] for a, b in zip(q.T, k.T, strict=True)]
             return scaled_squares([jnp.where(far, 0.0, step) for step in steps], *scale)
 
@@ -108,16 +111,6 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
 
 def _is_small(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> bool:
     return is_at_most(q.shape[0] * k.shape[0], MAX_UNROLLED_PAIRS)
-
-
-def _steps(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> list[Array]:
-    """Returns q − k of all pairs, one array for each coordinate.
-
-    Each coordinate is made an array of its own: a loop over keys then reads it in order, and
-    vectorises.
-    """
-    down, across = jax.lax.optimization_barrier((q.T, k.T))
-    return [a[:, None] - b[None, :] for a, b in zip(down, across, strict=True)]
 
 
 def _tangents_by_matrices(primals: list, tangents: list) -> Float[Array, "queries keys"]:
