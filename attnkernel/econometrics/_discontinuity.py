@@ -234,18 +234,10 @@ def discontinuity(
         arrays = (inputs, first, *others)
     parts = (kernel, order, lengthscales, at, normal_quantile(level, points.dtype), padded)
     figures = jit_if_pure(compute_figures, parts, *arrays)
-    found = Discontinuity(
-        **figures,
-        cutoff=at,
-        level=level,
-        order=order,
-        kernel=kernel,
-        x=points,
-        y=labels[0],
-        weights=row_weights,
-        x_name=_series_name(x),
-        y_name=_series_name(y),
-    )
+    settings: dict[str, Any] = {"cutoff": at, "level": level, "order": order, "kernel": kernel}
+    data: dict[str, Any] = {"x": points, "y": labels[0], "weights": row_weights}
+    data |= {"x_name": _series_name(x), "y_name": _series_name(y)}
+    found = Discontinuity(**figures, **settings, **data)
     _require_known(found)
     return found
 

@@ -11,7 +11,7 @@ B. Three such steps follow each other: each gives the lengthscale of B in the ne
 
 import math
 import statistics
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,14 +36,6 @@ from ._one_sided_fits import (
 PILOT_FACTORS: dict[type[Compact], float] = {Triangular: 2.576, Epanechnikov: 2.34, Boxcar: 1.843}
 
 
-class _Step(NamedTuple):
-    """V, B and R of one side."""
-
-    variance: Scalar
-    bias: Scalar
-    penalty: Scalar
-
-
 def select_lengthscales(
     rows: SortedRows, sides: Bool[Array, "2 n"], kernel: type[Compact], order: int
 ) -> tuple[Scalar, Scalar]:
@@ -64,7 +56,10 @@ def select_lengthscales(
         `of_bias`: the lengthscale on either side of the fits that estimate coefficient o + 1.
         """
 
-        def of_side(side: Array, weights: Array, noise: Array, length: Array) -> _Step:
+        def of_side(
+            side: Array, weights: Array, noise: Array, length: Array
+        ) -> tuple[Array, Array, Array]:
+            """Returns V, B and R of one side."""
             plain = coefficient_weights(rows, weights, cutoff, pilot, terms, power)
             constant = jnp.sum(plain * jnp.where(weights > 0, rows.x / pilot, 0.0) ** (terms + 1))
             variance = (2 * power + 1) * pilot * jnp.sum(plain**2 * noise)
@@ -74,13 +69,13 @@ def select_lengthscales(
             left = 2 * (terms + 1 - power)
             bias = math.sqrt(left) * constant * jnp.sum(last * rows.y[:, 0])
             if not regularised:
-                return _Step(variance, bias, jnp.zeros_like(bias))
+                return variance, bias, jnp.zeros_like(bias)
             spread = jnp.sum(last**2 * _estimate_variances(rows, weights))
-            return _Step(variance, bias, 3 * left * constant**2 * spread)
+            return variance, bias, 3 * left * constant**2 * spread
 
-        found = jax.vmap(of_side)(sides, of_pilot, noise, of_bias)
-        squares = (found.bias[1] - found.bias[0]) ** 2 + jnp.sum(found.penalty)
-        length = (jnp.sum(found.variance) / squares) ** (1.0 / (2 * terms + 3))
+        variance, bias, penalty = jax.vmap(of_side)(sides, of_pilot, noise, of_bias)
+        squares = (bias[1] - bias[0]) ** 2 + jnp.sum(penalty)
+        length = (jnp.sum(variance) / squares) ** (1.0 / (2 * terms + 3))
         return jnp.minimum(length, longest)
 
     p, q = order, order + 1

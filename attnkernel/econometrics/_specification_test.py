@@ -9,13 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._core.arrays import (
-    as_points,
-    as_real_array,
-    is_concrete,
-    require_finite,
-    wider_dtype,
-)
+from .._core.arrays import as_points, as_real_array, is_concrete, require_finite, wider_dtype
 from .._core.rows import pad_points, require_regression_data
 from .._core.text_tables import align_columns
 from .._core.tuning import MAX_DENSE_PAIRS
