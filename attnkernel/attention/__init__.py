@@ -1,6 +1,6 @@
 """Attention: `attend`, the choice of its method, and several heads."""
 
-from ._arguments import as_order, task_of
+from ._arguments import as_order, require_parts, task_of
 from ._attend import (
     attend as attend,
     attention_weights as attention_weights,

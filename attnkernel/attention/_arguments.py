@@ -28,16 +28,22 @@ def check_arguments(
     """
     q, k, v = _as_real_matrix("q", q), _as_real_matrix("k", k), _as_real_matrix("v", v)
     parts = (kernel, prior, rule)
-    for name, part, kind, example in (
-        ("kernel", first_head(kernel), Kernel, "ak.Gaussian(0.3)"),
-        ("rule", first_head(rule), Rule, "ak.Softmax()"),
-        ("prior", first_head(prior), Prior, "ak.priors.ExcludeSelf(), or None"),
-    ):
-        if not (part is None and name == "prior"):
-            require_instance(name, part, kind, example)
+    require_parts(*parts)
+    for part in map(first_head, parts):
         require_single(part)
     _require_compatible_shapes(q, k, v, parts)
     return (q, k, v), task_of(q, k, v, *map(first_head, parts), degree=degree)
+
+
+def require_parts(kernel: Any, prior: Any, rule: Any) -> None:
+    """Raises `ValueError` unless each, or its `PerHead`, has its class; a prior may be None."""
+    for name, part, kind, example in (
+        ("kernel", kernel, Kernel, "ak.Gaussian(0.3)"),
+        ("rule", rule, Rule, "ak.Softmax()"),
+        ("prior", prior, Prior, "ak.priors.ExcludeSelf(), or None"),
+    ):
+        if not (part is None and name == "prior"):
+            require_instance(name, getattr(part, "stack", part), kind, example)
 
 
 def task_of(

@@ -13,11 +13,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_boolean_array, as_integer_array, as_numpy_or_none, as_real_array
 from .._core.validation import as_integer, require_bool, require_instance
-from ..attention import PerHead
-from ..kernels import Kernel
+from ..attention import PerHead, require_parts
 from ..methods import Method
 from ..priors import MaskArray, Prior, require_prior
-from ..rules import Rule
 
 Heads = Float[Array, "_rows _heads _size"]
 
@@ -35,15 +33,8 @@ def require_bools(**flags: Any) -> None:
 
 def require_attention_parts(kernel: Any, prior: Any, rule: Any, method: Any) -> None:
     """Raises `ValueError` unless each has its class; kernel, prior and rule may be `PerHead`."""
-    for name, part, kind, example in (
-        ("kernel", kernel, Kernel, "ak.DotProduct()"),
-        ("rule", rule, Rule, "ak.Softmax()"),
-        ("method", method, Method, "ak.attention.Auto()"),
-    ):
-        each = part.stack if isinstance(part, PerHead) else part
-        require_instance(name, each, kind, example)
-    if prior is not None:
-        require_prior("prior", prior)
+    require_parts(kernel, prior, rule)
+    require_instance("method", method, Method, "ak.attention.Auto()")
 
 
 def as_sequence(name: str, rows: Any, size: int) -> Float[Array, "rows size"]:

@@ -22,14 +22,7 @@ from ..kernels import FiniteRank
 from ..recurrent import Estimator, regress
 from ._cache import RecurrentCache
 from ._cached_layer import HeadsLayer, NewRows
-from ._inputs import (
-    as_row_mask,
-    as_sequence,
-    join_heads,
-    require_bools,
-    split_heads,
-    zero_invalid,
-)
+from ._inputs import as_row_mask, as_sequence, join_heads, require_bools, split_heads, zero_invalid
 from ._short_convolution import ShortConvolution
 
 
