@@ -279,12 +279,6 @@ def require_finite(
     )
 
 
-def require_log_values(name: str, values: ArrayLike, hint: str) -> None:
-    """Raises `ValueError` at NaN and +inf; -inf, the logarithm of 0, is allowed."""
-    if is_concrete(values) and not np.all(np.asarray(values) < np.inf):
-        raise ValueError(f"{name} must be below +inf, and none NaN; got {values!r}. {hint}")
-
-
 def precision_loss(given: np.ndarray, converted: np.ndarray) -> str | None:
     """Returns a sentence for an error if `converted`, the given column in a narrower dtype, merges
     more than 1 % of the distinct numbers; else None.

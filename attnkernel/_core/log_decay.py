@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .arrays import precise_matmul
-
 UNITS = 64  # integers a unit of log α: remainders are at most 1/128 a row
 
 
@@ -50,11 +48,7 @@ def cumulative_decay(log_decay: Float[Array, "rows *columns"]) -> CumulativeDeca
     rest = finite - whole / UNITS
     if len(finite) <= 128:  # a product of matrices takes half the time of XLA's cumulative sum
         lower = jnp.tri(len(finite), dtype=finite.dtype)
-        return CumulativeDecay(*(_apply(lower, part) for part in (whole, rest)))
+        sums = (jnp.tensordot(lower, part, 1, precision="highest") for part in (whole, rest))
+        return CumulativeDecay(*sums)
     count = whole.astype(jnp.result_type(int))
     return CumulativeDecay(jnp.cumsum(count, axis=0), jnp.cumsum(rest, axis=0))
-
-
-def _apply(matrix: Float[Array, "rows rows"], array: Float[Array, "rows *columns"]) -> Array:
-    """Returns the product along the first axis."""
-    return precise_matmul(matrix, array.reshape(len(array), -1)).reshape(array.shape)

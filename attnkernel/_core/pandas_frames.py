@@ -14,14 +14,6 @@ Names = tuple[Hashable, ...]
 Categories = tuple[tuple[Hashable, ...] | None, ...]  # one per column; None: a numeric column
 
 
-class FrameNumbers(NamedTuple):
-    """The numbers of a frame, shape (n, columns), with the names and categories of its columns."""
-
-    numbers: np.ndarray
-    names: Names
-    categories: Categories
-
-
 class QueryFrame:
     """The frame of a query, as a static field: compared by identity."""
 
@@ -44,8 +36,11 @@ def column_names(frame: Any) -> Names:
     return (frame.name,) if is_series(frame) else tuple(frame.columns)
 
 
-def frame_to_numbers(what: str, frame: Any, known: Categories | None = None) -> FrameNumbers:
-    """Returns the numbers of a frame; `known`: the categories of its columns in the fit.
+def frame_to_numbers(
+    what: str, frame: Any, known: Categories | None = None
+) -> tuple[np.ndarray, Names, Categories]:
+    """Returns the numbers of a frame, shape (n, columns), the names and categories of its columns;
+    `known`: the categories of its columns in the fit.
 
     **Raises:** `ValueError` for missing values, for columns that are neither numeric nor
     categorical, and for categories not in `known`. The error names column, row and value.
@@ -69,7 +64,7 @@ def frame_to_numbers(what: str, frame: Any, known: Categories | None = None) -> 
             numbers[:, i] = _numeric_column_to_float64(column, where)
         else:
             numbers[:, i] = _encode_categories(column, where, categories)
-    return FrameNumbers(numbers, names, tuple(expected))
+    return numbers, names, tuple(expected)
 
 
 class FrameNames(NamedTuple):
@@ -115,13 +110,13 @@ def query_to_numbers(frame: Any, names: Names | None, categories: Categories | N
         )
     if categories is None or len(categories) != len(got):
         categories = (None,) * len(got)
-    return frame_to_numbers("x_new", frame, categories).numbers
+    return frame_to_numbers("x_new", frame, categories)[0]
 
 
 def _labels_to_numbers(what: str, labels: Any) -> tuple[np.ndarray, Hashable]:
     """Returns labels or weights of rows, and their name; for several, a tuple."""
-    table = frame_to_numbers(what, labels, (None,) * len(column_names(labels)))
-    return (table.numbers[:, 0], labels.name) if is_series(labels) else table[:2]
+    numbers, names, _ = frame_to_numbers(what, labels, (None,) * len(column_names(labels)))
+    return (numbers[:, 0], labels.name) if is_series(labels) else (numbers, names)
 
 
 def _drop_missing_rows(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, int]:

@@ -324,12 +324,7 @@ def real(name: str, value: Number, hint: str = "") -> Parameter:
 
 
 def positive(
-    name: str,
-    value: Number,
-    hint: str,
-    *,
-    or_zero: bool = False,
-    per_dimension: bool = False,
+    name: str, value: Number, hint: str, *, or_zero: bool = False, per_dimension: bool = False
 ) -> PositiveParameter:
     """A parameter above 0; if `or_zero`, one that is fixed may be 0.
 

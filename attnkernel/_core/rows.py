@@ -172,7 +172,13 @@ def parse_rows(
     x, y, weights, names = frames_to_numbers(x, y, weights, na)
     x, y = as_points("x", x), as_real_array("y", y)
     _require_same_rows(x, y)
-    return x, y, None if weights is None else as_weights(weights, x.shape[0]), names
+    if weights is not None:
+        weights, n = as_valid_weights(weights), x.shape[0]
+        if weights.shape != (n,):
+            raise ValueError(
+                f"weights must have one number per row, shape ({n},); got {weights.shape}."
+            )
+    return x, y, weights, names
 
 
 def _require_same_rows(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
@@ -187,14 +193,6 @@ def as_variances(variance: ArrayLike) -> Float[Array, "n columns"]:
     """Returns the variances of labels, shape (n,) or (n, columns), as columns."""
     array = as_real_array("variance", variance)
     return array[:, None] if array.ndim == 1 else array
-
-
-def as_weights(weights: ArrayLike, n: int) -> Float[Array, " n"] | Bool[Array, " n"]:
-    """Returns the weights of n rows as an array; `ValueError` unless they are valid."""
-    array = as_valid_weights(weights)
-    if array.shape != (n,):
-        raise ValueError(f"weights must have one number per row, shape ({n},); got {array.shape}.")
-    return array
 
 
 def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."] | Bool[Array, "..."]:

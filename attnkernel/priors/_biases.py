@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from .._core.arrays import as_real_array, is_concrete, require_finite, require_log_values
+from .._core.arrays import as_real_array, is_concrete, require_finite
 from .._core.log_decay import CumulativeDecay, cumulative_decay
 from .._core.parameters import Fixed, Number, Parameter, described, fixed, natural, positive, real
 from .._core.validation import as_integer, require_bool
@@ -347,5 +347,6 @@ def _as_log_values(name: str, values: ArrayLike, shape: str, hint: str) -> Float
             f"{name} must be floating numbers, shape {shape}; got dtype {dtype} and shape "
             f"{array.shape}. {hint}"
         )
-    require_log_values(name, array, hint)
+    if is_concrete(array) and not np.all(np.asarray(array) < np.inf):
+        raise ValueError(f"{name} must be below +inf, and none NaN; got {array!r}. {hint}")
     return array
