@@ -61,11 +61,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike,
-        *,
-        of: str = "",
-        report: Callable[[str], None] | None = None,
+        self, path: str | os.PathLike, *, of: str = "", report: Callable[[str], None] | None = None
     ):
         if not isinstance(of, str):
             raise ValueError(f"of must be words, such as the optimiser; got {of!r}.")

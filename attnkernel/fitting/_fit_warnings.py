@@ -238,9 +238,7 @@ def cost_warnings(model: Any, data: Sample) -> list[str]:
 
 
 def select_for_leave_one_out(
-    model: KernelRegression,
-    x: Float[AnyArray, "n dim"],
-    weights: Float[AnyArray, " n"] | None,
+    model: KernelRegression, x: Float[AnyArray, "n dim"], weights: Float[AnyArray, " n"] | None
 ) -> Selection:
     """Returns the method that sums leave-one-out of all rows; only shapes matter."""
     prior = ExcludeSelf()

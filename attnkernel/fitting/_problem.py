@@ -64,10 +64,7 @@ def require_fittable(model: Any, data: Sample, advice_for_nan: str = "") -> None
 
 
 def build_problem(
-    model: Any,
-    data: Sample,
-    options: Options,
-    axes: Problem | None,
+    model: Any, data: Sample, options: Options, axes: Problem | None
 ) -> tuple[PyTree, Problem]:
     """Returns the free variables of all starts (of all fits), and the problem to minimise.
 

@@ -119,12 +119,8 @@ class Fit(eqx.Module):
                 f"x_categories must be {dim}, a list or None for each column; got {x_categories!r}."
             )
         categories = x_categories and tuple(each and tuple(each) for each in x_categories)
-        parts: dict[str, Any] = {
-            "x_names": tuple(x_names),
-            "y_name": y_name,
-            "x_categories": categories,
-        }
-        return dataclasses.replace(self, **parts)
+        parts: dict[str, Any] = {"x_names": tuple(x_names), "x_categories": categories}
+        return dataclasses.replace(self, **parts, y_name=y_name)
 
     def __repr__(self) -> str:
         loss = self.loss

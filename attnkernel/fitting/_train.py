@@ -158,14 +158,9 @@ def train_step(
     loss, gradient = jax.value_and_grad(problem.loss)(state.z, subkey)
     steepest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(gradient)]))
     diverged = state.diverged | ~jnp.isfinite(loss) | ~jnp.isfinite(steepest)
-    updates, optimizer_state = optax.with_extra_args_support(optimizer).update(
-        gradient,
-        state.optimizer,
-        state.z,
-        value=loss,
-        grad=gradient,
-        value_fn=lambda z: problem.loss(z, subkey),
-    )
+    read = {"value": loss, "grad": gradient, "value_fn": lambda z: problem.loss(z, subkey)}
+    update = optax.with_extra_args_support(optimizer).update
+    updates, optimizer_state = update(gradient, state.optimizer, state.z, **read)
     # a diverged training stays at its last finite z
     finite_z = jax.tree.map(lambda a, b: jnp.where(diverged, a, b), state.finite_z, state.z)
     moved = optax.apply_updates(state.z, updates)
