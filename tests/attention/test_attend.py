@@ -330,13 +330,7 @@ def test_select_method_treats_integers_as_floats(x64):
 ELEVEN_KEYS = np.linspace(0.0, 1.0, 11)[:, None]
 ELEVEN_VALUES = np.arange(11.0)[:, None]
 INVALID = np.array([[np.nan], [0.5], [np.inf]])
-SEVERAL = (
-    ak.Gaussian(0.3),
-    ak.Laplace(0.3),
-    Matern32(0.3),
-    ak.Epanechnikov(0.3),
-    Tricube(0.3),
-)
+SEVERAL = (ak.Gaussian(0.3), ak.Laplace(0.3), Matern32(0.3), ak.Epanechnikov(0.3), Tricube(0.3))
 NEAREST = ak.NearestNeighbours(Boxcar(1.0), neighbours=3)
 RULES = (ak.Softmax(), ak.Entmax(1.5), Uniform())
 

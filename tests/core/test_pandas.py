@@ -158,10 +158,7 @@ def changed(column, row, value):
         (changed("kind", "row 3", "pink"), r"'kind' .* in row 'row 3': 'pink'. .*\['red'"),
         (changed("kind", "row 3", None), r"'kind' of x_new.* 1 missing .*'row 3'"),
         (table()[0].assign(age=np.nan), r"'age' of x_new.* 41 missing .*'row 0'"),
-        (
-            table()[0].assign(age="old"),
-            r"'age' of x_new.*numeric.*'old'.*'row 0'",
-        ),
+        (table()[0].assign(age="old"), r"'age' of x_new.*numeric.*'old'.*'row 0'"),
     ],
 )
 def test_new_frames_unlike_that_of_the_fit_are_refused(fit, asked, message):

@@ -29,10 +29,7 @@ class Own(ak.kernels.Kernel):
 
 @pytest.fixture(scope="module")
 def models():
-    plain = {
-        "a": [1, 2.5, None, True],
-        "b": ("x", np.arange(3), np.float32(2.5), float("nan")),
-    }
+    plain = {"a": [1, 2.5, None, True], "b": ("x", np.arange(3), np.float32(2.5), float("nan"))}
     return make_models(jax.random.PRNGKey(0)) | {"plain": plain}
 
 

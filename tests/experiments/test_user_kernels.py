@@ -75,10 +75,7 @@ def test_kernel_of_each_built_in_name(x64):
 
 @pytest.mark.parametrize(
     "study",
-    [
-        "holdout",
-        *(slow(study) for study in ("heads", "leave_one_out", "lengthscales", "seeds")),
-    ],
+    ["holdout", *(slow(study) for study in ("heads", "leave_one_out", "lengthscales", "seeds"))],
 )
 def test_every_study_of_a_model_takes_another_kernel(study):
     found = run(study, "model.kernel=rational_quadratic")
@@ -122,8 +119,7 @@ def test_compact_kernel_needs_a_prediction_for_queries_without_keys():
 
 
 @pytest.mark.parametrize(
-    ("name", "kernel"),
-    [slow("mine", RoundTop), slow("matern52", ak.Matern52)],
+    ("name", "kernel"), [slow("mine", RoundTop), slow("matern52", ak.Matern52)]
 )
 def test_fit_of_a_config_equals_the_fit_in_python(name, kernel, x64):
     if name not in BUILT_IN:

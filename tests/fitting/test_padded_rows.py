@@ -11,12 +11,7 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel._core import rows as row_buckets
-from attnkernel._core.rows import (
-    MAX_PADDED_ROWS,
-    bucket_size,
-    cut_rows,
-    pad_rows,
-)
+from attnkernel._core.rows import MAX_PADDED_ROWS, bucket_size, cut_rows, pad_rows
 from attnkernel.fitting._options import Options
 from attnkernel.fitting._problem import build_problem
 from attnkernel.objectives import Sample

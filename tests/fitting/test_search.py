@@ -18,10 +18,7 @@ from attnkernel.objectives import Sample
 
 @pytest.mark.parametrize(
     ("name", "lengthscale", "criterion"),
-    [
-        slow("cps71", 1.8922, 0.316055),
-        ("mcycle", 0.913829, 595.9363),
-    ],
+    [slow("cps71", 1.8922, 0.316055), ("mcycle", 0.913829, 595.9363)],
 )
 def test_leave_one_out_of_real_data_equals_that_of_np(x64, name, lengthscale, criterion):
     """R's np prints these bandwidths and criteria."""
@@ -120,11 +117,7 @@ def test_search_of_known_data_inside_a_traced_program(x64):
 
 
 @pytest.mark.parametrize(
-    ("of_data", "of_model"),
-    [
-        (np.float32, np.float64),
-        slow(np.float64, np.float32),
-    ],
+    ("of_data", "of_model"), [(np.float32, np.float64), slow(np.float64, np.float32)]
 )
 def test_search_takes_data_of_another_precision_than_the_model(x64, of_data, of_model):
     x, y = sample()

@@ -18,12 +18,7 @@ ADAM = optax.adam(0.1)
 
 
 def hold_out_fit(**changes):
-    arguments = {
-        "objective": ak.HoldOut(4),
-        "optimizer": ADAM,
-        "steps": 13,
-        "key": KEY,
-    }
+    arguments = {"objective": ak.HoldOut(4), "optimizer": ADAM, "steps": 13, "key": KEY}
     return ak.fit(model(), *sample(), **(arguments | changes))
 
 
@@ -83,13 +78,7 @@ def test_fit_can_be_jitted_vmapped_and_differentiated(x64):
 
     def fitted(start, labels):
         result = ak.fit(
-            model(start),
-            x,
-            labels,
-            objective=ak.HoldOut(4),
-            optimizer=ADAM,
-            steps=5,
-            key=KEY,
+            model(start), x, labels, objective=ak.HoldOut(4), optimizer=ADAM, steps=5, key=KEY
         )
         return result.model.kernel.lengthscale
 
@@ -139,13 +128,7 @@ def test_only_trainable_leaves_change():
     heads = ak.MultiheadKernelRegression(ak.PerHead([ak.Gaussian(0.3), ak.Gaussian(1.0)]))
     only = eqx.tree_at(lambda m: m.coefficients, jax.tree.map(lambda _: False, heads), True)
     fitted = ak.fit(
-        heads,
-        *sample(),
-        objective=ak.HoldOut(3),
-        optimizer=ADAM,
-        steps=5,
-        key=KEY,
-        trainable=only,
+        heads, *sample(), objective=ak.HoldOut(3), optimizer=ADAM, steps=5, key=KEY, trainable=only
     )
     before, after = np.asarray(heads.coefficients), np.asarray(fitted.model.coefficients)
     np.testing.assert_array_equal(

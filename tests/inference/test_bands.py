@@ -238,10 +238,7 @@ def test_lengthscale_of_the_correction_shrinks_at_the_rate_without_categories(x6
 
 @pytest.mark.parametrize(
     ("corrected", "degree"),
-    [
-        pytest.param(True, 2, id="corrected, second derivative"),
-        slow(False, 1, id="not corrected"),
-    ],
+    [pytest.param(True, 2, id="corrected, second derivative"), slow(False, 1, id="not corrected")],
 )
 def test_a_band_of_a_derivative(x64, corrected, degree):
     """Residuals are those of the fit; the effective count is that of a value of the curve."""

@@ -105,9 +105,7 @@ def assert_finite(function, x, y):
 CASES = [
     pytest.param(REPRESENTATIVE, Dense(), id="dense"),
     slow(
-        tuple(make for make in KERNELS if make not in REPRESENTATIVE),
-        Dense(),
-        id="dense, others",
+        tuple(make for make in KERNELS if make not in REPRESENTATIVE), Dense(), id="dense, others"
     ),
     slow((ak.Gaussian,), BLOCKWISE, id="gaussian, blockwise"),
     slow((ak.Epanechnikov,), Sorted(), id="epanechnikov, sorted"),

@@ -45,10 +45,7 @@ TABLE = {
     "polynomial": (lambda: Polynomial(4, 0.5, 2.0), np.log((2.0 * PRODUCTS + 0.5) ** 4)),
     "bilinear": (lambda: Bilinear(MATRIX), Q @ MATRIX @ K.T),
     "additive": (lambda: AdditiveScore(WEIGHT), np.tanh(Q[:, None] + K[None]) @ WEIGHT),
-    "soft cap": (
-        lambda: SoftCapped(ak.DotProduct(1.0), 2.0),
-        2.0 * np.tanh(PRODUCTS / 2.0),
-    ),
+    "soft cap": (lambda: SoftCapped(ak.DotProduct(1.0), 2.0), 2.0 * np.tanh(PRODUCTS / 2.0)),
 }
 
 
@@ -169,10 +166,7 @@ def test_a_soft_cap_leaves_pairs_without_weight_without():
             lambda: Projected(ak.DotProduct(), linear(2), linear(5, into=4)),
             r"same dimension; got 2 and 5",
         ),
-        (
-            lambda: Projected(ak.DotProduct(), linear(2), linear(2)),
-            r"key_proj.*\(4,\)",
-        ),
+        (lambda: Projected(ak.DotProduct(), linear(2), linear(2)), r"key_proj.*\(4,\)"),
     ],
 )
 def test_points_that_a_kernel_cannot_compare_are_refused(kernel, message):

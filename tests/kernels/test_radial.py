@@ -292,12 +292,7 @@ SCALES = {
 
 @pytest.mark.parametrize(
     ("dim", "scale"),
-    [
-        (2, "one"),
-        slow(7, "per dimension"),
-        slow(2, "per dimension"),
-        slow(7, "metric"),
-    ],
+    [(2, "one"), slow(7, "per dimension"), slow(2, "per dimension"), slow(7, "metric")],
 )
 def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
     """The code path of large blocks: products of matrices, in the value and in derivatives."""
@@ -325,13 +320,7 @@ def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("dim", "scale"),
-    [
-        (7, "one"),
-        slow(1, "one"),
-        slow(7, "per dimension"),
-        slow(7, "metric"),
-    ],
+    ("dim", "scale"), [(7, "one"), slow(1, "one"), slow(7, "per dimension"), slow(7, "metric")]
 )
 def test_derivatives_of_points_many_lengthscales_apart(x64, dim, scale):
     """In float32 those of float64: for two clusters, 20 000 lengthscales apart."""

@@ -69,8 +69,7 @@ def data(dim, queries=QUERIES, keys=KEYS, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("case", "derivatives"),
-    [("1-D, leave one out", False), *(slow(case, True) for case in CASES)],
+    ("case", "derivatives"), [("1-D, leave one out", False), *(slow(case, True) for case in CASES)]
 )
 def test_value_gradient_and_jvp(x64, allow_rank_promotion, case, derivatives):
     dim, *parts = CASES[case]

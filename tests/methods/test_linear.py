@@ -171,13 +171,7 @@ def test_causal_sums_do_not_depend_on_later_keys(dtype):
     np.testing.assert_allclose(ours, dense, atol=2e-6 if dtype == jnp.float32 else 2e-2)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "first"),
-    [
-        ("gaussian", 70),
-        slow("elu", 1),
-    ],
-)
+@pytest.mark.parametrize(("kernel", "first"), [("gaussian", 70), slow("elu", 1)])
 def test_decoding_with_a_state_equals_the_full_pass(x64, kernel, first):
     options = {
         "elu": {"kernel": EluFeatures(), "method": Linear(), "num_kv_heads": 2},
@@ -201,11 +195,7 @@ def test_decoding_with_a_state_equals_the_full_pass(x64, kernel, first):
 
 @pytest.mark.parametrize(
     ("of_module", "of_cache", "size"),
-    [
-        (jnp.bfloat16, jnp.bfloat16, 1.0),
-        slow(None, None, 1.0),
-        slow(None, jnp.bfloat16, 1e4),
-    ],
+    [(jnp.bfloat16, jnp.bfloat16, 1.0), slow(None, None, 1.0), slow(None, jnp.bfloat16, 1e4)],
 )
 def test_state_is_summed_in_at_least_float32(of_module, of_cache, size):
     """After hundreds of rows a sum in bfloat16 no longer grows; one program serves all rows."""

@@ -214,10 +214,7 @@ def test_ring_memory_per_device_falls_with_devices():
     assert used(8) < 0.3 * used(2)
 
 
-@pytest.mark.parametrize(
-    ("ring", "order"),
-    [(True, 0), (False, 1)],
-)
+@pytest.mark.parametrize(("ring", "order"), [(True, 0), (False, 1)])
 @pytest.mark.slow
 def test_fit_on_a_mesh(x64, ring, order):
     rng = np.random.default_rng(0)

@@ -42,12 +42,7 @@ def estimates(model, q, x, y, many, variance, weights=None):
 
 @pytest.mark.parametrize(
     ("order", "iterations", "weighted"),
-    [
-        (0, 2, False),
-        (0, 9, True),
-        slow(1, 4, True),
-        slow(2, 3, False),
-    ],
+    [(0, 2, False), (0, 9, True), slow(1, 4, True), slow(2, 3, False)],
 )
 def test_iterations_sum_powers_of_the_residual_matrix(data, order, iterations, weighted):
     """Prediction, variance and hat matrix; a row of weight 2 counts twice, one of 0 not at all."""
@@ -157,12 +152,7 @@ def criterion_by_matrices(objective, order, lengthscale, x, y):
 
 @pytest.mark.parametrize(
     ("objective", "order"),
-    [
-        (ak.LeaveOneOut(), 0),
-        slow(ak.AICc(), 0),
-        slow(ak.LeaveOneOut(), 1),
-        slow(ak.KFold(N), 1),
-    ],
+    [(ak.LeaveOneOut(), 0), slow(ak.AICc(), 0), slow(ak.LeaveOneOut(), 1), slow(ak.KFold(N), 1)],
     ids=lambda value: type(value).__name__ if isinstance(value, Objective) else None,
 )
 def test_criteria_and_their_slopes(data, objective, order):

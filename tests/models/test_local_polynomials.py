@@ -39,15 +39,7 @@ def local_fit(model, x_new, x, y):
     return model.local_fit(x_new, x, y)
 
 
-@pytest.mark.parametrize(
-    ("dim", "order"),
-    [
-        (3, 2),
-        slow(2, 0),
-        slow(2, 1),
-        slow(1, 2),
-    ],
-)
+@pytest.mark.parametrize(("dim", "order"), [(3, 2), slow(2, 0), slow(2, 1), slow(1, 2)])
 def test_coefficients_solve_weighted_least_squares(x64, dim, order):
     x, y, x_new = sample(dim, out=5)
     found = local_fit(ak.KernelRegression(ak.Gaussian(0.7), order=order), x_new, x, y)
@@ -70,14 +62,7 @@ def estimates(model, x_new, x, y, many, weights, variance):
     }
 
 
-@pytest.mark.parametrize(
-    ("order", "sink_mass"),
-    [
-        (1, 20.0),
-        slow(0, 0.0),
-        slow(2, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("order", "sink_mass"), [(1, 20.0), slow(0, 0.0), slow(2, 0.0)])
 def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
     """A weight counts a row, 0 times too. A sink does not change a polynomial of order 1 or 2."""
     x, y, x_new = sample(2)
@@ -102,12 +87,7 @@ def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
 
 @pytest.mark.parametrize(
     ("order", "method", "labels"),
-    [
-        (2, Auto(), MANY),
-        slow(1, Dense(), 1),
-        slow(1, Auto(), MANY),
-        slow(2, Blockwise(16, 16), 1),
-    ],
+    [(2, Auto(), MANY), slow(1, Dense(), 1), slow(1, Auto(), MANY), slow(2, Blockwise(16, 16), 1)],
 )
 def test_gradients_equal_finite_differences(x64, order, method, labels):
     """In the lengthscales, the inputs, the labels and the points of prediction."""
@@ -165,14 +145,7 @@ def is_of_equal_parity(i, j):
     return (i + j) % 2 == 0
 
 
-@pytest.mark.parametrize(
-    ("dim", "order"),
-    [
-        (3, 2),
-        slow(2, 1),
-        slow(1, 1),
-    ],
-)
+@pytest.mark.parametrize(("dim", "order"), [(3, 2), slow(2, 1), slow(1, 1)])
 def test_queries_about_a_shared_centre(x64, dim, order):
     """Above the limit of pairs, neighbouring queries share the centre of their moments.
 
@@ -308,11 +281,7 @@ def statsmodels_test_data():
 
 
 @pytest.mark.parametrize(
-    ("order", "bandwidths"),
-    [
-        slow(0, [0.6163835, 0.1649656]),
-        slow(1, [1.717891, 2.449415]),
-    ],
+    ("order", "bandwidths"), [slow(0, [0.6163835, 0.1649656]), slow(1, [1.717891, 2.449415])]
 )
 def test_leave_one_out_bandwidths_of_np(x64, order, bandwidths):
     x, y = statsmodels_test_data()

@@ -53,11 +53,7 @@ def test_lowess_of_statsmodels(x64, fraction, iterations):
 
 
 @pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        slow("loess 2", loess(0.4, 2, 3)),
-        slow("lowess 3", loess(0.3, 1, 3)),
-    ],
+    ("name", "model"), [slow("loess 2", loess(0.4, 2, 3)), slow("lowess 3", loess(0.3, 1, 3))]
 )
 def test_lowess_and_loess_of_r(x64, name, model):
     """R takes weights above 0.999 of a reach for 0, and of a residual below 0.001 of the cutoff for
@@ -179,10 +175,7 @@ def test_any_linear_smoother_maps_over_labels(x64):
         once = local_constant(0.2, x)
         return once(at, weights) @ (2 * np.eye(N) - once(x, weights))
 
-    cases = {
-        line: Line(),
-        twice: ak.models.BiasReduced(ak.KernelRegression(ak.Gaussian(0.2)), 2),
-    }
+    cases = {line: Line(), twice: ak.models.BiasReduced(ak.KernelRegression(ak.Gaussian(0.2)), 2)}
 
     peaked = ak.KernelRegression(ak.Gaussian(0.2), rule=ak.Entmax(1.5))
 

@@ -9,13 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_modules import (
-    built,
-    built_by_key,
-    numpy_attention,
-    projected,
-    rows_of,
-)
+from attention_modules import built, built_by_key, numpy_attention, projected, rows_of
 from jax.test_util import check_grads
 from marks import slow
 from refusals import assert_raises, assert_refused

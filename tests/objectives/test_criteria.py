@@ -113,12 +113,7 @@ def test_gcv_and_aicc_are_infinite_where_every_label_is_fitted(x64):
 
 @pytest.mark.parametrize(
     "objective",
-    [
-        ak.LeaveOneOut(),
-        slow(ak.GCV()),
-        slow(ak.AICc()),
-        slow(ak.KFold(4)),
-    ],
+    [ak.LeaveOneOut(), slow(ak.GCV()), slow(ak.AICc()), slow(ak.KFold(4))],
     ids=lambda o: type(o).__name__,
 )
 def test_weights_of_a_fit_are_those_of_its_criterion_and_of_its_predictions(x64, objective):

@@ -14,11 +14,7 @@ ROWS, DIM, DIM_V = 37, 5, 3
 RNG = np.random.default_rng(1)
 Q, K = RNG.normal(size=(2, ROWS, DIM))
 V = RNG.normal(size=(ROWS, DIM_V))
-ESTIMATORS = (
-    slow(LinearAttention),
-    DeltaRule,
-    lambda: RecursiveLeastSquares(0.3, intercept=True),
-)
+ESTIMATORS = (slow(LinearAttention), DeltaRule, lambda: RecursiveLeastSquares(0.3, intercept=True))
 
 
 def regressed(*arrays, **options):

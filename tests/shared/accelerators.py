@@ -13,11 +13,7 @@ import attnkernel as ak
 
 CHECKS = [  # custom calls that are not promised to mean the same in other versions
     export.DisabledSafetyCheck.custom_call(name)
-    for name in (
-        "__cudnn$fmhaSoftmax",
-        "__cudnn$fmhaSoftmaxBackward",
-        "tpu_custom_call",
-    )
+    for name in ("__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward", "tpu_custom_call")
 ]
 
 

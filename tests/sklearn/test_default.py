@@ -215,9 +215,7 @@ REPRESENTATIVE = {
 EVERY_CHECK = parametrize_with_checks(ESTIMATORS)
 CASES = [
     pytest.param(
-        estimator,
-        check,
-        marks=() if check.func.__name__ in REPRESENTATIVE else pytest.mark.slow,
+        estimator, check, marks=() if check.func.__name__ in REPRESENTATIVE else pytest.mark.slow
     )
     for estimator, check in EVERY_CHECK.args[1]
 ]

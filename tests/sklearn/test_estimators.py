@@ -106,10 +106,7 @@ def test_policy_raise_where_no_row_has_weight():
         model.predict([[50.0, 50.0]])
 
 
-@pytest.mark.parametrize(
-    "objective",
-    ["leave-one-out", slow(ak.KFold(4), id="4 folds")],
-)
+@pytest.mark.parametrize("objective", ["leave-one-out", slow(ak.KFold(4), id="4 folds")])
 def test_weight_of_two_equals_a_row_given_twice(objective):
     counts = rng.integers(0, 4, N)
     parts = {"order": 0, "per_dimension": True, "objective": objective, "starts": 2}

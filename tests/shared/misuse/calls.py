@@ -154,10 +154,7 @@ ODD: dict[str, Arguments] = {
     "LocalLikelihood.deviance": {"prediction": ("paired", X), "y": ("paired", X)},
     "LocalQuantile": {"order": ("whole from 0", 1)},
     "AdditiveRegression": {"order": ("whole from 0", 1)},
-    "econometrics.PartiallyLinear.__call__": {
-        "x_new": ("points", POINTS),
-        "x": ("paired", POINTS),
-    },
+    "econometrics.PartiallyLinear.__call__": {"x_new": ("points", POINTS), "x": ("paired", POINTS)},
     "econometrics.PartiallyLinear.coefficients": {"x": ("paired", POINTS)},
     "MultiheadKernelRegression": {"kernel": ("kernel", PER_HEAD)},
     "density": X_ALONE,
