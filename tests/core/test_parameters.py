@@ -288,8 +288,7 @@ HEADS, ROWS, DIM = 4, 5, 3
 @pytest.mark.parametrize("method", [ak.methods.Dense(), ak.methods.Blockwise(2, 2)], ids=repr)
 def test_fixed_numbers_of_heads(x64, part, of_head, method):
     """They are those of each head, summed at once, and no optimiser sees them."""
-    rng = np.random.default_rng(1)
-    q, k, v = rng.normal(size=(3, HEADS, ROWS, DIM))
+    q, k, v = np.random.default_rng(1).normal(size=(3, HEADS, ROWS, DIM))
     given = {name: ak.PerHead(value) for name, value in part.items()}
     assert not [leaf for leaf in jax.tree.leaves(given) if eqx.is_inexact_array(leaf)]
     kernel = ak.DotProduct()

@@ -63,8 +63,7 @@ def assert_equal(found, expected):
 def test_a_loaded_model_equals_the_saved_one(tmp_path, models, name):
     model = models[name]
     ak.save(tmp_path / "model", model)
-    back = ak.load(tmp_path / "model")
-    assert_equal(back, model)
+    assert_equal(ak.load(tmp_path / "model"), model)
 
 
 def test_a_loaded_fit_predicts_as_the_saved_one(tmp_path):

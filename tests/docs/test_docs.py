@@ -249,8 +249,7 @@ def test_run_is_kept_without_the_paths_of_its_machine(load, tmp_path, monkeypatc
     (out / "meta.json").write_text(json.dumps(meta | {"caches_programs": True}))
     with pytest.raises(SystemExit, match="may lack compilation"):
         keep.keep(out, None)
-    status = {"state": "failed", "reason": "it was"}
-    (out / "status.json").write_text(json.dumps(status))
+    (out / "status.json").write_text(json.dumps({"state": "failed", "reason": "it was"}))
     with pytest.raises(SystemExit, match="not a finished run"):
         keep.keep(out, None)
 

@@ -36,8 +36,7 @@ def simulated(step=None):
     mean = 0.5 + 0.8 * x - 1.5 * x**2 + 3 * x**3 + 0.4 * (x >= 0.0)
     y = mean + (0.3 + 0.2 * np.abs(x)) * rng.normal(size=600)
     treated = (rng.random(600) < np.where(x >= 0.0, 0.8, 0.25) + 0.1 * x).astype(float)
-    weights = rng.uniform(0.5, 2.0, size=600)
-    return x, y + 0.5 * treated, treated, weights
+    return x, y + 0.5 * treated, treated, rng.uniform(0.5, 2.0, size=600)
 
 
 # rdrobust 2.1.1 for Python: rdrobust(y, x, **options) of these data; c=0.1 and level=90 for

@@ -68,8 +68,7 @@ def test_upper_bounds_compute_sums_of_exponentials():
 @pytest.mark.slow
 def test_contenders_that_need_too_much_memory_are_reported(bench):
     tiny = ("n=[41]", "dim=[2]", "repeats=1", "max_memory_gib=2e-6")
-    run = bench("bench_regression", *tiny)
-    (row,) = run.summary["table"]
+    (row,) = bench("bench_regression", *tiny).summary["table"]
     assert row["unavailable"]["dense XLA"].startswith("needs ")
     assert row["unavailable"]["scikit-learn"].startswith("needs a matrix of")
 

@@ -212,8 +212,7 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(runs, capsys):
 
 def test_running_run_cannot_be_resumed(runs, error_of):
     _, stopped = runs
-    study = runner.load(stopped / "config.yaml", [])
-    run = Run(stopped, study, quiet=True, resume=True)
+    run = Run(stopped, runner.load(stopped / "config.yaml", []), quiet=True, resume=True)
     assert "stopped is running" in error_of("resume", "stopped")
     run.close("interrupted")
     assert main(["resume", "stopped", "--quiet"]) == 0

@@ -100,9 +100,8 @@ def test_run_without_a_terminal_prints_plain_lines_with_the_loss(capsys):
 def test_run_prints_a_table_and_its_files(capsys):
     assert main(["run", "lengthscales.yaml", "--out", "out"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    figure = Path("out", "figures", "lengthscales.png")
     assert [line.split() for line in lines[-2:]] == [
-        ["figure", str(figure)],
+        ["figure", str(Path("out", "figures", "lengthscales.png"))],
         ["numbers", str(Path("out", "summary.json"))],
     ]
     assert any(line.split()[:1] == ["0.3"] for line in lines)

@@ -115,8 +115,7 @@ def test_each_query_asks_for_the_value_of_its_key():
     study = recall(pairs=[2, 5], key_tokens=7, value_tokens=9)
     draw = jax.jit(lambda pairs, key: study.draw(key, pairs), static_argnums=0)
     for pairs in (2, 5):
-        drawn = draw(pairs, jax.random.PRNGKey(pairs))
-        tokens, labels, asked = map(np.asarray, drawn)
+        tokens, labels, asked = map(np.asarray, draw(pairs, jax.random.PRNGKey(pairs)))
         keys, values = tokens[: 2 * pairs : 2], tokens[1 : 2 * pairs : 2]
         assert len(set(keys)) == pairs
         assert (keys < 7).all()

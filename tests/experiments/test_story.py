@@ -157,8 +157,7 @@ def test_points_are_dragged_by_pointer_and_by_key(open_story):
     page.mouse.down()
     page.mouse.move(place[0], place[1] - 40)
     page.mouse.up()
-    moved = page.evaluate("state.rows.y[30]")
-    assert moved > page.evaluate("published.y[30]") + 0.3
+    assert page.evaluate("state.rows.y[30]") > page.evaluate("published.y[30]") + 0.3
     assert numbers_of(page, "kernel")["estimate"] != before
     page.focus("#kernel figure")
     page.keyboard.press("ArrowRight")

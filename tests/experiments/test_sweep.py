@@ -372,8 +372,7 @@ def slurm(home, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.cli
 def test_sweep_is_submitted_as_an_array_of_slurm(slurm):
-    sizes = "hold_out=[3],[5]"
-    command = ["sweep", "c.yaml", "seed=1..3", sizes, "--out", "s"]
+    command = ["sweep", "c.yaml", "seed=1..3", "hold_out=[3],[5]", "--out", "s"]
     options = ["--submit", "2", "--slurm", "timeout_min=7", "--slurm", "slurm_partition=night"]
     with start(*command, *options) as process:  # submitit does not work with captured streams
         out, err = process.communicate()

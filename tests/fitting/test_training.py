@@ -189,8 +189,7 @@ MODEL = ak.KernelRegression(ak.Gaussian(0.2))
 
 def fit(optimizer, **options):
     options = {"key": jax.device_put(KEYS[0]), "steps": 3} | options
-    score = options.pop("score", ak.squared_error)
-    objective = ak.HoldOut(5, score=score)
+    objective = ak.HoldOut(5, score=options.pop("score", ak.squared_error))
     return ak.fit(MODEL, X, Y, objective=objective, optimizer=optimizer, **options)
 
 

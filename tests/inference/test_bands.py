@@ -215,8 +215,7 @@ def test_a_label_of_a_row_without_weight_is_none_inside_jit():
 
     @jax.jit
     def upper(label):
-        weights = jnp.ones(40).at[7].set(0.0)
-        objective = fit.objective.with_weights(weights)
+        objective = fit.objective.with_weights(jnp.ones(40).at[7].set(0.0))
         weighted = dataclasses.replace(fit, y=fit.y.at[7].set(label), objective=objective)
         return ak.bands(weighted, np.array([0.3, 0.5])).upper
 

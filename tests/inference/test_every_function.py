@@ -254,8 +254,7 @@ def test_the_noise_is_averaged_as_far_as_it_is_constant(x64):
 def test_the_noise_is_local_where_the_mean_is_a_line(x64):
     """Its lengthscale is twenty times as long as the range of the inputs."""
     x = np.linspace(-1.0, 1.0, 300)
-    sd = np.where(x < 0, 10.0, 1.0)
-    y = x + sd * np.random.default_rng(0).normal(size=300)
+    y = x + np.where(x < 0, 10.0, 1.0) * np.random.default_rng(0).normal(size=300)
     model = ak.KernelRegression(ak.Gaussian(40.0), order=1)
     fit = known_fit(model, x, y, np.ones(300), ak.LeaveOneOut)
     found = np.sqrt(ak.noise_variance(fit, np.array([-0.9, 0.9])))
@@ -283,8 +282,7 @@ def split_by_definition(found, fit, at, level, key):
     rows, n = np.asarray(permuted_rows(key, len(x))), len(x) // 2
     of_fit, held = rows[:n], rows[n:]
     first = ak.fit(fit.model, x[of_fit], y[of_fit], objective=fit.objective)
-    lengthscale = float(first.model.kernel.lengthscale)
-    hat = local_polynomial(x[held], x[of_fit], lengthscale, 0)
+    hat = local_polynomial(x[held], x[of_fit], float(first.model.kernel.lengthscale), 0)
     rank = int(np.ceil((len(held) + 1) * level))
     width = np.sort(np.abs(y[held] - hat @ y[of_fit]))[rank - 1]
     close(np.asarray(found.upper) - np.asarray(found.centre), np.full(len(at), width))

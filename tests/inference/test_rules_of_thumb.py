@@ -21,8 +21,7 @@ from attnkernel.kernels import Boxcar
 @pytest.mark.parametrize("dim", [1, 3])
 def test_normal_reference_equals_silverman_of_scipy(x64, dim):
     x = np.random.default_rng(2).normal(size=(101, dim)) * np.arange(1, dim + 1)
-    factor = stats.gaussian_kde(x.T, "silverman").factor
-    expected = factor * np.std(x, axis=0, ddof=1)
+    expected = stats.gaussian_kde(x.T, "silverman").factor * np.std(x, axis=0, ddof=1)
     np.testing.assert_allclose(normal_reference(x, robust=False), expected, rtol=1e-12)
 
 

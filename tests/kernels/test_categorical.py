@@ -128,8 +128,7 @@ def test_derivatives_are_finite_at_the_ends(name, method):
     def derivatives(bandwidth, x, v):
         kernel = mixed(make, bandwidth)
         gradient = jax.grad(value, (0, 1, 2))
-        change = (kernel, jnp.zeros_like(x), v)
-        along = jax.tree.map(jnp.ones_like, change)
+        along = jax.tree.map(jnp.ones_like, (kernel, jnp.zeros_like(x), v))
         slope = jax.vmap(
             jax.grad(lambda kernel, q, k: kernel.log_pair(q, k)), in_axes=(None, 0, None)
         )(make(bandwidth), jnp.array([[0.0], [1.0], [3.0]]), jnp.zeros(1))

@@ -94,8 +94,7 @@ def evaluate(log_lengthscale, q, x, y, hidden, method, order):
     def number(log_lengthscale):
         kernel = ak.Gaussian(jnp.exp(log_lengthscale))
         model = ak.KernelRegression(kernel, order=order, method=method)
-        seen = {"prior": ExcludeSelf(), "weights": ~hidden}
-        local = model.local_fit(q, x, y, **seen)
+        local = model.local_fit(q, x, y, prior=ExcludeSelf(), weights=~hidden)
         is_good = jax.lax.stop_gradient(local.condition < 1e5)
         value = jnp.sin(local.coefficients[:, 0, 0]) + jnp.log(local.influence[:, 0])
         return jnp.sum(jnp.where(is_good, value, 0.0)), local
@@ -170,8 +169,7 @@ def test_many_labels_are_summed_by_the_weights_of_the_fit(x64):
     @eqx.filter_jit
     def both(method):
         model = ak.KernelRegression(ak.Gaussian(0.2), order=1, method=method)
-        slope = model.derivative(1)
-        found = slope.estimate(q, ak.models.Rows.read(x, labels))
+        found = model.derivative(1).estimate(q, ak.models.Rows.read(x, labels))
         slopes, squares = found.value, found.variance_of(np.ones(N))
         return model(q, x, labels), slopes, squares
 

@@ -204,8 +204,7 @@ def test_methods_lower_for_every_platform(method, kernel):
 @pytest.mark.multi_device
 @pytest.mark.parametrize("ring", [False, True])
 def test_sharded_lowers_for_every_platform(ring):
-    method = Sharded(ring=ring)
-    found = lowered_gradient(PLATFORMS, method, ak.Gaussian(0.3), *rows(2, 3))
+    found = lowered_gradient(PLATFORMS, Sharded(ring=ring), ak.Gaussian(0.3), *rows(2, 3))
     assert set(found.platforms) == set(PLATFORMS)
     assert found.nr_devices == 8
 

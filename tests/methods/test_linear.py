@@ -90,8 +90,7 @@ def test_finite_rank_kernels_equal_their_formulas(x64):
 )
 def test_random_features_are_unbiased(x64, kernel, positive):
     """The error of a weight falls as one over the square root of their number."""
-    rng = np.random.default_rng(2)
-    q, k = 0.5 * rng.normal(size=(2, 5, DIM))
+    q, k = 0.5 * np.random.default_rng(2).normal(size=(2, 5, DIM))
 
     @jax.jit
     def estimates(q, k):

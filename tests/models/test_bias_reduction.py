@@ -240,8 +240,7 @@ def test_gradients_under_leave_one_out_keep_no_matrix_for_each_query(x64):
 
 @pytest.mark.slow
 def test_labels_far_from_zero_in_float32():
-    rng = np.random.default_rng(0)
-    x = rng.uniform(0, 1, 60).astype("float32")
+    x = np.random.default_rng(0).uniform(0, 1, 60).astype("float32")
     y = np.sin(6 * x)
     fitted = eqx.filter_jit(lambda model, x, y: model(x, x, y))
     model = model_of(1, 4, ak.Gaussian(0.2))

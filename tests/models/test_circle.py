@@ -25,8 +25,7 @@ def hat_rows(q, k, order, term):
 
 def test_polynomials_are_of_the_shortest_way():
     for order in (1, 2):
-        model = ak.KernelRegression(DAY, order=order)
-        local = model.local_fit(MIDNIGHTS, HOURS, LABELS)
+        local = ak.KernelRegression(DAY, order=order).local_fit(MIDNIGHTS, HOURS, LABELS)
         for term in range(order + 1):
             expected = hat_rows(MIDNIGHTS, HOURS, order, term) @ LABELS
             np.testing.assert_allclose(local.coefficients[:, term, 0], expected, rtol=1e-8)

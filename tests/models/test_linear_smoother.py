@@ -43,8 +43,7 @@ class Ridge(ak.LinearSmoother):
         seen = seen if weights is None else seen * jnp.asarray(weights)[None]
         a, penalty = self._design(x), jnp.exp(self.log_penalty) * jnp.eye(3)
         gram = jnp.einsum("qn,ni,nj->qij", seen, a, a) + penalty[None]
-        labels = y.reshape(len(y), -1)
-        right = jnp.einsum("qn,ni,no->qio", seen, a, labels)
+        right = jnp.einsum("qn,ni,no->qio", seen, a, y.reshape(len(y), -1))
         fitted = jnp.einsum("qi,qio->qo", self._design(x_new), jnp.linalg.solve(gram, right))
         return fitted.reshape(len(x_new), *y.shape[1:])
 
@@ -91,8 +90,7 @@ def test_criteria_and_inference_take_a_smoother_of_a_user(x64):
     residuals, trace = Y - hat @ Y, np.trace(hat)
     freedom = np.trace((np.eye(N) - hat).T @ (np.eye(N) - hat))
     aicc = np.log(np.mean(residuals**2)) + (1 + trace / N) / (1 - (trace + 2) / N)
-    loss = jax.jit(ak.AICc())(fit.model, fit.x, fit.y)
-    np.testing.assert_allclose(loss, aicc, rtol=1e-9)
+    np.testing.assert_allclose(jax.jit(ak.AICc())(fit.model, fit.x, fit.y), aicc, rtol=1e-9)
     np.testing.assert_allclose(ak.degrees_of_freedom(fit).residual, freedom, rtol=1e-9)
     counts = 1 / np.sum(rows**2, axis=1)
     np.testing.assert_allclose(ak.inference.effective_count(fit, AT), counts, rtol=1e-9)
@@ -113,8 +111,7 @@ def test_criteria_and_inference_take_a_smoother_of_a_user(x64):
 def test_a_smoother_of_a_user_is_fitted_and_chosen(x64):
     models = [Ridge(np.array(1.0)), ak.KernelRegression(ak.Gaussian(0.3))]
     choice = ak.choose(models, X, Y, objective=ak.GCV(), starts=1)
-    at_start = jax.jit(ak.GCV())(models[0], X[:, None], Y)
-    assert float(choice.fits[0].loss) < float(at_start)
+    assert float(choice.fits[0].loss) < float(jax.jit(ak.GCV())(models[0], X[:, None], Y))
     assert "Ridge(" in str(choice)
     assert "local constant, Gaussian(" in str(choice)
 

@@ -273,14 +273,12 @@ def test_a_fit_minimises_the_left_out_deviance(x64, programs):
     def unpadded(lengthscale):
         model = ak.LocalLikelihood(ak.Gaussian(lengthscale), family=ak.Poisson(), order=1)
         squares = ak.LeaveOneOut(score=ak.squared_error)
-        at = np.r_[x, x_new]
         return (
-            model(at, x, y, prior=ExcludeSelf()),
+            model(np.r_[x, x_new], x, y, prior=ExcludeSelf()),
             squares(model, jnp.asarray(x[:, None]), jnp.asarray(y)),
         )
 
-    at = np.r_[fitted, np.geomspace(0.1, 4.0, 30)]
-    mean, squares = map(np.asarray, unpadded(at))
+    mean, squares = map(np.asarray, unpadded(np.r_[fitted, np.geomspace(0.1, 4.0, 30)]))
     of_others, new = mean[:, :n], mean[0, n:]
     deviance = 2 * (xlogy(y, y / of_others) - y + of_others)
     loss, *losses = np.mean(deviance, axis=1)
@@ -288,8 +286,7 @@ def test_a_fit_minimises_the_left_out_deviance(x64, programs):
     assert min(losses) < min(losses[0], losses[-1])
     np.testing.assert_allclose([fit.loss, least], [loss, loss], rtol=1e-10)
     np.testing.assert_allclose(predicted, new, rtol=1e-10)
-    expected = np.mean((y - of_others) ** 2, axis=1)
-    np.testing.assert_allclose(squares, expected, rtol=1e-10)
+    np.testing.assert_allclose(squares, np.mean((y - of_others) ** 2, axis=1), rtol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,7 @@ def test_gradients_equal_finite_differences(x64, order, method, labels):
 @pytest.mark.parametrize("order", [2, slow(1)])
 def test_a_polynomial_is_reproduced(x64, order):
     """At any lengthscale, and wherever the data lie: at 1e6 too."""
-    rng = np.random.default_rng(3)
-    x = rng.uniform(-1, 1, (N, 2))
+    x = np.random.default_rng(3).uniform(-1, 1, (N, 2))
     y = 1.5 + x @ np.array([2.0, -3.0])
     if order == 2:
         y = y + 0.5 * x[:, 0] ** 2 - 2.0 * x[:, 0] * x[:, 1]

@@ -114,8 +114,7 @@ def test_many_ties_reach_the_least_loss(x64, kernel, order):
         "gaussian": (ak.Gaussian(0.3), gaussian_weights(at, x, 0.3)),
     }[kernel]
     model = ak.LocalQuantile(kernel, level=0.3, order=order)
-    local = local_fit(model, at, x, y)
-    coefficients = np.asarray(local.coefficients)[..., 0]
+    coefficients = np.asarray(local_fit(model, at, x, y).coefficients)[..., 0]
     parts = monomials(x - at[:, None], order), coefficients, weights
     for terms, beta, w in zip(*parts, strict=True):
         loss = check_loss(y - terms @ beta, w, 0.3)

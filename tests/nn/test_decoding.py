@@ -98,8 +98,7 @@ def test_4096_rows_in_one_program_whose_memory_does_not_grow(x64, name):
     def decode(layer, cache, steps):
         def next_row(carry, _):
             cache, _ = carry
-            row = jnp.sin(cache.length * frequencies)[None]
-            out, cache = layer.step(row, cache)
+            out, cache = layer.step(jnp.sin(cache.length * frequencies)[None], cache)
             return (cache, out[0]), None
 
         start = (cache, jnp.zeros(layer.output_size))

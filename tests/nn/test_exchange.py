@@ -218,8 +218,7 @@ def test_memory_is_seen_by_every_query_and_trained(x64):
 
         return eqx.filter_value_and_grad(loss, has_aux=True)(memory)
 
-    hidden = ak.priors.HeldOut(np.ones(7, bool))
-    (_, out), slope = loss_and_slope(module, hidden)
+    (_, out), slope = loss_and_slope(module, ak.priors.HeldOut(np.ones(7, bool)))
     last = module.attention.output_proj
     expected = np.asarray(last.weight) @ np.asarray(module.values).ravel() + np.asarray(last.bias)
     np.testing.assert_allclose(out, np.tile(expected, (5, 1)), rtol=1e-12)

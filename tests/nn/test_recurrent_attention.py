@@ -119,8 +119,7 @@ def test_equal_to_the_equations(x64, name):
         layer = eqx.tree_at(lambda layer: layer.output_norm.weight, layer, scale)
     activation = elu if "kernel" in options else lambda x: x
     expected = by_row(layer, x, update, activation)
-    found = eqx.filter_jit(layer)(x)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(eqx.filter_jit(layer)(x), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_rows_that_are_masked_are_not_there(x64):

@@ -253,8 +253,7 @@ def test_the_default_score_of_a_robust_model_is_the_absolute_error(x64):
 def test_check_losses_are_saved_compared_and_checked(tmp_path, x64):
     x, y, _ = noisy()
     objective = ak.LeaveOneOut(score=CheckLoss(0.8))
-    model = ak.KernelRegression(ak.Gaussian(0.1))
-    fit = ak.fit(model, x, y, objective=objective, starts=1)
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.1)), x, y, objective=objective, starts=1)
     ak.save(tmp_path / "fit", fit)
     back = ak.load(tmp_path / "fit")
     assert back.objective.score == CheckLoss(0.8) != CheckLoss(0.7)

@@ -161,8 +161,7 @@ def test_data_with_a_known_mean_show_it(ax):
 
 
 def test_real_data_show_only_observations(ax):
-    data = ak.data.load("mcycle")
-    ak.plot.data(data, ax=ax)
+    ak.plot.data(ak.data.load("mcycle"), ax=ax)
     assert list(lines(ax)) == ["observations"]
     assert ax.get_xlabel() == "time after impact (ms)"
 
@@ -430,8 +429,7 @@ def test_an_axis_of_days_has_dates(fits):
         texts = [text.get_text() for text in ax.get_xticklabels()]
         assert "2020-06-01" in texts
         assert 3 <= len(texts) <= 6
-        place = ax.get_xticks()[texts.index("2020-06-01")]
-        assert place == pytest.approx(31.0)
+        assert ax.get_xticks()[texts.index("2020-06-01")] == pytest.approx(31.0)
         low, high = ax.get_xlim()
         assert low <= min(ax.get_xticks()) <= max(ax.get_xticks()) <= high
 

@@ -216,8 +216,7 @@ def test_probabilities_are_weighted_frequencies_of_classes():
     assert model.classes_.dtype == object
     one_hot = (KIND[:, None] == model.classes_).astype(float)
     expected = local_polynomial(X_NEW, X, model.lengthscale_) @ one_hot
-    found = model.predict_proba(X_NEW)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(model.predict_proba(X_NEW), expected, rtol=1e-9, atol=1e-15)
     np.testing.assert_array_equal(model.predict(X_NEW), model.classes_[expected.argmax(1)])
     errors = left_out(X, one_hot, model.lengthscale_) - one_hot
     brier = np.mean(np.sum(errors**2, axis=1))

@@ -40,8 +40,7 @@ class Verdict(NamedTuple):
 
 def is_sentence(error: BaseException, argument: str) -> bool:
     """Whether a `raise` of the package, or a reader of sentences, names the argument."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1]
+    last = traceback.extract_tb(error.__traceback__)[-1]
     ours = last.filename.startswith(PACKAGE)
     raised = linecache.getline(last.filename, last.lineno or 0).strip().startswith("raise")
     text = str(error)
