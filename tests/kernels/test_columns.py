@@ -2,6 +2,7 @@
 of them over columns, and what is known of the parts is known of the whole."""
 
 import functools
+import itertools
 
 import equinox as eqx
 import jax
@@ -11,7 +12,7 @@ import pytest
 from categorical_kernels import TABLE, mixed, sample
 from marks import slow
 from noisy_sine import leave_one_out
-from refusals import assert_refused
+from refusals import assert_raises, assert_refused
 
 import attnkernel as ak
 from attnkernel import kernels
@@ -31,12 +32,9 @@ def test_a_kernel_on_columns_is_that_of_those_columns(x64):
     def dot_product(a, b):
         return a @ b.T / np.sqrt(2)
 
-    cases = [
-        (kernel, columns, formula)
-        for kernel, formula in ((ak.Gaussian(lengths), gaussian), (ak.DotProduct(), dot_product))
-        for columns in ((0, 3), (4, 1), np.array([2, 3]))
-    ]
-    kernels = [ak.OnColumns(kernel, columns) for kernel, columns, _ in cases]
+    formulas = ((ak.Gaussian(lengths), gaussian), (ak.DotProduct(), dot_product))
+    cases = list(itertools.product(formulas, ((0, 3), (4, 1), np.array([2, 3]))))
+    kernels = [ak.OnColumns(kernel, columns) for (kernel, _), columns in cases]
     nested = [ak.Gaussian().on(1).on(3, 0), ak.Gaussian().on(0)]
 
     @eqx.filter_jit
@@ -44,9 +42,8 @@ def test_a_kernel_on_columns_is_that_of_those_columns(x64):
         return [(kernel.pairwise(q, k), Kernel.pairwise(kernel, q[:2], k)) for kernel in kernels]
 
     *found, of_nested, of_plain = scores(kernels + nested, q, k)
-    for (all_pairs, one_by_one), on, (kernel, columns, formula) in zip(
-        found, kernels, cases, strict=True
-    ):
+    together = zip(found, kernels, cases, strict=True)
+    for (all_pairs, one_by_one), on, ((kernel, formula), columns) in together:
         a, b = map(int, columns)
         expected = formula(q[:, [a, b]], k[:, [a, b]])
         np.testing.assert_allclose(all_pairs, expected, rtol=1e-14, atol=1e-14)
@@ -64,7 +61,7 @@ def test_one_kernel_on_columns_is_summed_as_that_kernel():
     assert ak.select_method(x, x, v, kernel=both).method == Blockwise()
 
 
-X = jax.device_put(np.ones((5, 2)))
+X, THREE = jax.device_put((np.ones((5, 2)), np.ones((5, 3))))
 OUTSIDE = ak.Gaussian().on(0, 2)
 
 
@@ -83,10 +80,7 @@ def test_wrong_columns_are_refused():
                 lambda: ak.attend(X, X, X, kernel=OUTSIDE * OUTSIDE),
             )
         ),
-        (
-            lambda: ak.attend(X, np.ones((5, 3)), X, kernel=ak.Gaussian().on(0)),
-            r"same dimension; got 2 and 3",
-        ),
+        (lambda: ak.attend(X, THREE, X, kernel=ak.Gaussian().on(0)), "same dimension; got 2 and 3"),
     )
 
 
@@ -127,11 +121,8 @@ def test_mixed_data_are_a_product_over_columns(x64, name, method):
 
     # and by differences, in the bandwidth
     def shifted(step):
-        moved = eqx.tree_at(
-            lambda a: a[0].first.kernel.bandwidth_parameter.z,
-            arguments,
-            replace_fn=lambda z: z + step,
-        )
+        where = lambda a: a[0].first.kernel.bandwidth_parameter.z  # noqa: E731
+        moved = eqx.tree_at(where, arguments, replace_fn=lambda z: z + step)
         return np.asarray(derivatives(moved, along)[0]).sum()
 
     slope = (shifted(1e-5) - shifted(-1e-5)) / 2e-5
@@ -221,10 +212,8 @@ WEIGHTS = np.random.default_rng(1).normal(size=(2, DIM, DIM)).astype(np.float32)
 def projected(kernel):
     make = lambda: eqx.nn.Linear(DIM, DIM, use_bias=False, key=jax.random.PRNGKey(0))  # noqa: E731
     empty = eqx.filter_eval_shape(make)
-    query, key = (
-        eqx.tree_at(lambda linear: linear.weight, empty, jax.device_put(weight))
-        for weight in WEIGHTS
-    )
+    where = lambda linear: linear.weight  # noqa: E731
+    query, key = (eqx.tree_at(where, empty, weight) for weight in jax.device_put([*WEIGHTS]))
     return ak.kernels.Projected(kernel, query, key)
 
 
@@ -275,24 +264,18 @@ def evaluated():
 
     @eqx.filter_jit
     def program(table, points, x):
-        part = ak.Gaussian(0.5)
-        return {
-            name: (
-                kernel.search_box(x),
-                part.search_box(points[name]),
-                kernels.rescaled(kernel, 3.0),
-            )
-            for name, kernel in table.items()
-        }
+        of_part = jax.tree.map(ak.Gaussian(0.5).search_box, points)
+        boxes = {name: (kernel.search_box(x), of_part[name]) for name, kernel in table.items()}
+        return boxes, {name: kernels.rescaled(kernel, 3.0) for name, kernel in table.items()}
 
-    return table, program(table, points, POINTS)
+    return table, *program(table, points, POINTS)
 
 
 @each_wrapper
 def test_the_search_box_is_that_of_the_part(name):
-    table, results = evaluated()
+    table, boxes, _ = evaluated()
     kernel = table[name]
-    for side, expected in zip(*results[name][:2], strict=True):
+    for side, expected in zip(*boxes[name], strict=True):
         assert jax.tree.structure(side) == jax.tree.structure(kernel)
         length = gaussian_of(side).lengthscale
         assert np.isfinite(length)
@@ -301,20 +284,17 @@ def test_the_search_box_is_that_of_the_part(name):
 
 @each_wrapper
 def test_rescaled_multiplies_the_lengthscale_of_the_part(name):
-    table, results = evaluated()
-    longer = results[name][2]
-    assert type(longer) is type(table[name])
-    np.testing.assert_allclose(gaussian_of(longer).lengthscale, 1.5, rtol=1e-6)
+    table, _, longer = evaluated()
+    assert type(longer[name]) is type(table[name])
+    np.testing.assert_allclose(gaussian_of(longer[name]).lengthscale, 1.5, rtol=1e-6)
 
 
 def test_categories_and_checks_are_those_of_the_parts():
     mixed = LiRacine(0.3).on(2) * ak.Gaussian(np.ones(2)).on(0, 1)
     for kernel in (mixed, Shifted(mixed), kernels.Rescaled(mixed, 2.0), SoftCapped(mixed, 2.0)):
         assert set(kernels.category_counts(kernel, DIM)) == {2}
-        with pytest.raises(ValueError, match="at least 3 dimensions"):
-            kernel.check(2, 2)
-    with pytest.raises(ValueError, match="2 lengthscales"):
-        Shifted(ak.Gaussian(np.ones(2))).check(DIM, DIM)
+        assert_raises("at least 3 dimensions", kernel.check, 2, 2)
+    assert_raises("2 lengthscales", Shifted(ak.Gaussian(np.ones(2))).check, DIM, DIM)
     assert Shifted(ak.Gaussian()).is_cheap
     assert not Shifted(ak.DotProduct()).is_cheap
 

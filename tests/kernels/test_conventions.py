@@ -36,9 +36,13 @@ TABLE = {
 OWN = {"Gaussian": "standard", "Boxcar": "boxcar", "Epanechnikov": "epanechnikov"}
 
 
+def to_own(number, name):
+    """The number as the lengthscale of the kernel of a convention."""
+    return convert_lengthscale(number, source=name, target=OWN[TABLE[name][0].__name__])
+
+
 def kernel_of(name, number):
-    make, _ = TABLE[name]
-    return make(convert_lengthscale(number, source=name, target=OWN[make.__name__]))
+    return TABLE[name][0](to_own(number, name))
 
 
 def test_every_convention_is_tested():
@@ -59,10 +63,7 @@ def test_numbers_name_their_kernels_and_convert_there_and_back_or_are_refused(x6
     def results(numbers):
         def both_ways(source, target):
             there = convert_lengthscale(numbers, source=source, target=target)
-            own = [
-                convert_lengthscale(each, source=name, target=OWN[TABLE[name][0].__name__])
-                for each, name in ((numbers, source), (there, target))
-            ]
+            own = [to_own(numbers, source), to_own(there, target)]
             return there, convert_lengthscale(there, source=target, target=source), own
 
         kernels = {(name, h): kernel_of(name, h) for name in TABLE for h in (0.21, 0.8)}

@@ -34,6 +34,10 @@ def linear(out, bias=True, seed=0, into=DIM):
     return jax.tree.map(draw, eqx.filter_eval_shape(make))
 
 
+def project(points, layer):
+    return points @ np.asarray(layer.weight).T + np.asarray(layer.bias)
+
+
 def gaussian(q, k, length):
     return -0.5 * ((q[:, None] - k[None]) ** 2).sum(axis=2) / length**2
 
@@ -79,7 +83,7 @@ def test_projections_before_any_kernel(x64, make, formula):
     """Queries of three inputs, keys of four; by dense and by streaming sums."""
     keys = np.concatenate([K, K[:, :1] ** 2], axis=1)
     before = Projected(make(), linear(2), linear(2, False, 1, into=4))
-    q = Q @ np.asarray(before.query_proj.weight).T + np.asarray(before.query_proj.bias)
+    q = project(Q, before.query_proj)
     k = keys @ np.asarray(before.key_proj.weight).T
     weights = np.exp(formula(q, k))
     v = RNG.normal(size=(KEYS, 2))
@@ -98,10 +102,7 @@ def test_a_projected_kernel_takes_the_method_of_the_kernel_within(x64):
     """For the dimension after the projection."""
     v = RNG.normal(size=(KEYS, 1))
     before = Projected(ak.Laplace(0.5), linear(1), linear(1, seed=1))
-    q, k = (
-        points @ np.asarray(proj.weight).T + np.asarray(proj.bias)
-        for points, proj in ((Q, before.query_proj), (K, before.key_proj))
-    )
+    q, k = (project(Q, before.query_proj), project(K, before.key_proj))
     weights = np.exp(-np.abs(q - k.T) / 0.5)
     expected = weights @ v / weights.sum(axis=1, keepdims=True)
     ours = ak.attend(Q, K, v, kernel=before, method=Sorted())
@@ -153,6 +154,10 @@ def test_a_soft_cap_leaves_pairs_without_weight_without():
     assert np.isfinite(slopes).all()
 
 
+def projected_products(key_proj):
+    return Projected(ak.DotProduct(), linear(2), key_proj)
+
+
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
@@ -162,11 +167,8 @@ def test_a_soft_cap_leaves_pairs_without_weight_without():
         (lambda: AdditiveScore(np.ones(3)), r"Additive.* 3; got 3 and 4"),
         (ak.DotProduct, r"same dimension; got 3 and 4"),
         (lambda: ak.DotProduct() * ak.Gaussian(), r"same dimension; got 3 and 4"),
-        (
-            lambda: Projected(ak.DotProduct(), linear(2), linear(5, into=4)),
-            r"same dimension; got 2 and 5",
-        ),
-        (lambda: Projected(ak.DotProduct(), linear(2), linear(2)), r"key_proj.*\(4,\)"),
+        (lambda: projected_products(linear(5, into=4)), r"same dimension; got 2 and 5"),
+        (lambda: projected_products(linear(2)), r"key_proj.*\(4,\)"),
     ],
 )
 def test_points_that_a_kernel_cannot_compare_are_refused(kernel, message):

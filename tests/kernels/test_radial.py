@@ -1,5 +1,7 @@
 """Law 2: kernels of the distance. Formulas in NumPy, large blocks, derivatives, lengthscales."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -164,12 +166,9 @@ def test_upper_bounds_are_above_the_scores_of_two_boxes(x64):
         bounds = [jax.vmap(kernel.score_upper_bound)(boxes) for kernel in kernels]
         return [kernel.pairwise(jnp.asarray(q), jnp.asarray(k)) for kernel in kernels], bounds
 
-    all_scores, all_bounds = evaluated(
-        kernels, ak.kernels.PointBoxes(*map(np.stack, zip(*boxes, strict=True)))
-    )
-    for kernel, scores, bounds in zip(
-        kernels, np.asarray(all_scores), np.asarray(all_bounds), strict=True
-    ):
+    stacked = ak.kernels.PointBoxes(*map(np.stack, zip(*boxes, strict=True)))
+    all_scores, all_bounds = map(np.asarray, evaluated(kernels, stacked))
+    for kernel, scores, bounds in zip(kernels, all_scores, all_bounds, strict=True):
         highest = np.array([scores[i, j].max() for i, j in rows])
         assert (highest <= bounds).all()
         if getattr(kernel, "metric_parameter", None) is None:
@@ -190,10 +189,8 @@ def test_derivatives_finite_at_coincident_points():
 
         along = [jax.tree.map(jnp.ones_like, kernel) for kernel in kernels]
         slopes = jax.grad(value, (0, 1))
-        first_and_second = [
-            jax.jvp(slopes, (kernel, x), (one, jnp.ones_like(x)))
-            for kernel, one in zip(kernels, along, strict=True)
-        ]
+        both, one = zip(kernels, along, strict=True), jnp.ones_like(x)
+        first_and_second = [jax.jvp(slopes, (of, x), (change, one)) for of, change in both]
         return first_and_second, jax.hessian(value, (0, 1))(kernels[0], x)
 
     for leaf in jax.tree.leaves(derivatives(kernels, np.ones(DIM, np.float32))):
@@ -209,6 +206,7 @@ class Logistic(ak.kernels.Scaled):
 
 
 POINTS = [jax.device_put(points(seed, rows, DIM)) for seed, rows in ((0, QUERIES), (1, KEYS))]
+LOGISTIC = Logistic(np.ones(2))
 NOT_POSITIVE = 0.0, -1.0, float("nan"), float("inf"), np.array([1.0, -2.0])
 
 
@@ -221,10 +219,7 @@ def test_wrong_lengthscales_are_refused():
         (lambda: Logistic(-1.0), "lengthscale must be"),
         (lambda: ak.Gaussian(np.ones((2, 2))), "one per dimension"),
         (lambda: ak.Gaussian(np.ones(2)).pairwise(*POINTS), r"has 2 lengthscales.*3 dimensions"),
-        (
-            lambda: ak.attend(*POINTS, POINTS[1], kernel=Logistic(np.ones(2))),
-            r"2 lengthscales.*3 dimensions",
-        ),
+        (lambda: ak.attend(*POINTS, POINTS[1], kernel=LOGISTIC), r"2 lengthscales.*3 dimensions"),
     )
 
 
@@ -304,9 +299,8 @@ def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
     def both(kernel, q, k):
         def derivatives(function):
             arguments = kernel, q, k
-            along = jax.tree.map(
-                lambda leaf: jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), arguments
-            )
+            wave = lambda leaf: jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)  # noqa: E731
+            along = jax.tree.map(wave, arguments)
             value, change = jax.jvp(function, arguments, along)
             gradient = jax.grad(lambda *a: jnp.sum(jnp.sin(function(*a))), (0, 1, 2))(*arguments)
             return jax.tree.leaves((value, change, gradient))
@@ -324,9 +318,8 @@ def test_large_blocks_are_the_pairs_one_by_one(x64, dim, scale, monkeypatch):
 )
 def test_derivatives_of_points_many_lengthscales_apart(x64, dim, scale):
     """In float32 those of float64: for two clusters, 20 000 lengthscales apart."""
-    x = np.float32(
-        np.random.default_rng(0).uniform(size=(200, dim)) + (np.arange(200) % 2 * 1000.0)[:, None]
-    )
+    x = np.random.default_rng(0).uniform(size=(200, dim))
+    x = np.float32(x + (np.arange(200) % 2 * 1000.0)[:, None])
     along = points(1, 200, dim)
 
     @jax.jit
@@ -375,9 +368,8 @@ def test_the_unit_of_a_query_is_its_distance_to_the_nearest_keys(x64):
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(7, 2)), rng.normal(size=(19, 2))
     options = {4: {"neighbours": 4}, 5: {"fraction": 0.29}, 1: {"fraction": 0.01}}
-    kernels = {
-        m: ak.NearestNeighbours(ak.kernels.Tricube(1.3), **each) for m, each in options.items()
-    }
+    nearest = functools.partial(ak.NearestNeighbours, ak.kernels.Tricube(1.3))
+    kernels = {m: nearest(**each) for m, each in options.items()}
 
     @jax.jit
     def weights(q, k):
