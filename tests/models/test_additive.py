@@ -36,13 +36,12 @@ def backfit(x, weights, order):
     By sweeps until nothing moves; shapes (3, rows, labels).
     """
     share = weights / weights.sum()
-    centred, new = (
-        [
-            local_polynomial(q[:, j], x[:, j], ell, order, weights=weights)
-            for j, ell in enumerate(ELL)
-        ]
-        for q in (x, AT)
-    )
+
+    def of_columns(q):
+        columns = zip(q.T, x.T, ELL, strict=True)
+        return [local_polynomial(*column, order, weights=weights) for column in columns]
+
+    centred, new = of_columns(x), of_columns(AT)
     centre = np.eye(N) - share
     curves = np.zeros((3, N, N))
     for _ in range(3000):
@@ -182,11 +181,9 @@ def test_coefficients_are_those_of_robinson(x64):
 
     @jax.jit
     def computed(x, y, weights):
-        return (
-            model.coefficients(x, y, weights=weights),
-            model.coefficients(x, y, weights=weights, noise="rows").standard_error,
-            model(AT, x, y, weights=weights),
-        )
+        robust = model.coefficients(x, y, weights=weights, noise="rows").standard_error
+        found = model.coefficients(x, y, weights=weights)
+        return found, robust, model(AT, x, y, weights=weights)
 
     found, robust, prediction = jax.device_get(computed(x, y, weights))
     own, new = (local_polynomial(q[:, 1], x[:, 1], 0.2, 1, weights=weights) for q in (x, AT))

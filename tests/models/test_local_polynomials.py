@@ -110,11 +110,9 @@ def test_gradients_equal_finite_differences(x64, order, method, labels):
     rng = np.random.default_rng(1)
     for i, slope in enumerate(jax.device_get(slopes(*arguments))):
         step = rng.normal(size=slope.shape)
-        moved = [
-            expected_loss(*arguments[:i], arguments[i] + sign * 1e-6 * step, *arguments[i + 1 :])
-            for sign in (1, -1)
-        ]
-        expected = (moved[0] - moved[1]) / 2e-6
+        moved = (arguments[i] + sign * 1e-6 * step for sign in (1, -1))
+        up, down = (expected_loss(*arguments[:i], to, *arguments[i + 1 :]) for to in moved)
+        expected = (up - down) / 2e-6
         np.testing.assert_allclose(np.sum(slope * step), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -187,10 +185,8 @@ def test_a_shared_centre_far_from_its_queries(x64, order):
         return eqx.filter_grad(total, has_aux=True)(model)
 
     slope, shared = jax.device_get(slope_and_fit(model))
-    parts = [
-        np.asarray(local_fit(model, part, x, y).coefficients) for part in np.split(x, rows // few)
-    ]
-    alone = np.concatenate(parts)
+    parts = (local_fit(model, part, x, y) for part in np.split(x, rows // few))
+    alone = np.concatenate([part.coefficients for part in parts])
     assert np.all(shared.deficient)
     assert np.all(np.isfinite(shared.coefficients))
     assert np.all(np.isfinite(slope.kernel.lengthscale_parameter.z))
@@ -229,9 +225,8 @@ def test_rank_deficient_designs_are_reported(x64):
     assert local.condition[0] > 1e10 > local.condition[1]
     np.testing.assert_allclose(local.coefficients[0, :, 0], [2.0, 0.0], atol=1e-6)
     assert np.isneginf(local.log_mass[2])
-    np.testing.assert_array_equal(
-        np.isnan(np.asarray(predict(model, x_new, x, y))), [False, False, True]
-    )
+    found = np.asarray(predict(model, x_new, x, y))
+    np.testing.assert_array_equal(np.isnan(found), [False, False, True])
 
 
 @pytest.mark.parametrize("order", [1, slow(2)])
@@ -243,11 +238,9 @@ def test_variance_where_the_design_is_nearly_singular(order):
 
     @eqx.filter_jit
     def results(model, x_new, x):
-        return (
-            model(x_new, x, np.eye(23, dtype="f")),
-            prediction_variance(model, x_new, x, np.ones(23, "f")),
-            model(x_new, x, np.full(23, 1e6, "f")),
-        )
+        variance = prediction_variance(model, x_new, x, np.ones(23, "f"))
+        mean = model(x_new, x, np.full(23, 1e6, "f"))
+        return model(x_new, x, np.eye(23, dtype="f")), variance, mean
 
     model = ak.KernelRegression(ak.Gaussian(0.3), order=order)
     weights, variance, _ = jax.device_get(results(model, x_new, x))

@@ -198,8 +198,7 @@ def test_several_labels_in_float32(x64):
     model = ak.LocalQuantile(ak.Gaussian(0.3), level=0.7)
     found = model(*(part.astype(np.float32) for part in (x_new, x, both)))
     assert found.dtype == np.float32
-    expected = [
-        [highs(monomials(x - at, 1), label, w, 0.7)[0][0] for label in (y, -y)]
-        for at, w in zip(x_new, gaussian_weights(x_new, x, 0.3), strict=True)
-    ]
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    weights = gaussian_weights(x_new, x, 0.3)
+    for ours, at, w in zip(found, x_new, weights, strict=True):
+        expected = [highs(monomials(x - at, 1), label, w, 0.7)[0][0] for label in (y, -y)]
+        np.testing.assert_allclose(ours, expected, atol=1e-4)

@@ -19,19 +19,15 @@ Y = np.sin(2 * X) + (0.1 + 0.2 * np.abs(X)) * rng.normal(size=N)
 
 
 def model(mean=0.3, variance=0.7, order=0):
-    return ak.MeanVarianceRegression(
-        ak.KernelRegression(ak.Gaussian(mean), order=order),
-        ak.KernelRegression(ak.Gaussian(variance)),
-    )
+    of_mean = ak.KernelRegression(ak.Gaussian(mean), order=order)
+    return ak.MeanVarianceRegression(of_mean, ak.KernelRegression(ak.Gaussian(variance)))
 
 
 def by_loops(x_new, x, y, mean=0.3, variance=0.7, weights=None):
     weights = np.ones(len(x)) if weights is None else weights
     squares = (y - left_out(x, y, mean, weights=weights)) ** 2
-    return tuple(
-        local_polynomial(x_new, x, lengthscale, weights=weights) @ labels
-        for labels, lengthscale in ((y, mean), (squares, variance))
-    )
+    of_mean = local_polynomial(x_new, x, mean, weights=weights) @ y
+    return of_mean, local_polynomial(x_new, x, variance, weights=weights) @ squares
 
 
 @eqx.filter_jit
@@ -58,10 +54,8 @@ def test_the_likelihood_of_held_out_rows_and_its_slopes(x64):
         key = jax.random.PRNGKey(4)
 
         def loss(logs):
-            objective = ak.HoldOut(9, score=ak.objectives.log_score)
-            return objective(
-                model(*jnp.exp(logs)), jnp.asarray(X)[:, None], jnp.asarray(Y), key=key
-            )
+            objective, data = ak.HoldOut(9, score=ak.objectives.log_score), (X[:, None], Y)
+            return objective(model(*jnp.exp(logs)), *map(jnp.asarray, data), key=key)
 
         return jax.value_and_grad(loss)(logs), jax.random.permutation(key, N)[:9]
 
@@ -97,7 +91,6 @@ def test_a_row_without_neighbours_does_not_change_the_variance(x64):
 def test_unsupported_scores_and_orders_are_refused():
     with pytest.raises(ValueError, match=r"mean.*variance.*\(5,\)"):
         ak.objectives.log_score(*map(jnp.asarray, np.zeros((2, 5))))
+    constant, linear = (ak.KernelRegression(ak.Gaussian(1.0), order=order) for order in (0, 1))
     with pytest.raises(ValueError, match=r"variance.*order 0.*local linear"):
-        ak.MeanVarianceRegression(
-            ak.KernelRegression(ak.Gaussian(1.0)), ak.KernelRegression(ak.Gaussian(1.0), order=1)
-        )
+        ak.MeanVarianceRegression(constant, linear)

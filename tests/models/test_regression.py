@@ -1,6 +1,7 @@
 """The estimators: against statsmodels, against their sums, at empty neighbourhoods, with weights of
 rows, far outside the data, and learned by attention; the programs of a first prediction."""
 
+import functools
 import warnings
 
 import equinox as eqx
@@ -72,12 +73,10 @@ def test_heads_start_at_equal_coefficients():
 
 
 def test_invalid_heads_and_policies_are_refused():
+    three = ak.PerHead([ak.Gaussian(1.0)] * 3)
     assert_refused(
         (lambda: ak.MultiheadKernelRegression(ak.Gaussian(1.0)), r"kernel.*PerHead.*Gaussian"),
-        (
-            lambda: ak.MultiheadKernelRegression(ak.PerHead([ak.Gaussian(1.0)] * 3), np.ones(2)),
-            r"coefficients.*\(3,\).*\(2,\)",
-        ),
+        (lambda: ak.MultiheadKernelRegression(three, np.ones(2)), r"coefficients.*\(3,\).*\(2,\)"),
         (lambda: known_policy("zero"), r"on_empty.*nearest.*'zero'"),
     )
 
@@ -207,18 +206,16 @@ def test_search_boxes_ignore_rows_of_weight_zero(x64, dtype):
     def boxes(x, part, weights):
         models = regressors()
         del models["learned"]
-        several = (KERNELS, x, part), (models, x[:, 1:], part[:, 1:])
-        found = {
-            name: (each.search_box(rows, weights), each.search_box(kept))
-            for of, rows, kept in several
-            for name, each in of.items()
-        }
+        found = {}
+        for of, rows, kept in ((KERNELS, x, part), (models, x[:, 1:], part[:, 1:])):
+            for name, each in of.items():
+                found[name] = each.search_box(rows, weights), each.search_box(kept)
         return eqx.filter(found, eqx.is_array)
 
     found = jax.device_get(boxes(x, x[weights > 0], weights))
     for name, (whole, part) in found.items():
-        for a, b in zip(*map(jax.tree.leaves, (whole, part)), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-12, err_msg=name)
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-12, err_msg=name)
+        jax.tree.map(close, whole, part)
 
 
 @pytest.mark.parametrize("on_empty", ["mean", slow("nan"), slow("nearest")])
@@ -257,16 +254,11 @@ def test_raise_is_an_error_in_every_regressor():
 
     @jax.jit
     def prediction(number):
+        def total(model):
+            return sum(map(jnp.sum, jax.tree.leaves(model(AT, XS, YS, prior=hidden))))
+
         models = regressors("raise").values()
-        return jax.lax.switch(
-            number,
-            [
-                lambda model=model: sum(
-                    map(jnp.sum, jax.tree.leaves(model(AT, XS, YS, prior=hidden)))
-                )
-                for model in models
-            ],
-        )
+        return jax.lax.switch(number, [functools.partial(total, model) for model in models])
 
     hidden = HeldOut(np.ones(ROWS, bool))
     for number in range(6):
@@ -393,9 +385,8 @@ def test_the_sum_of_heads_over_pairs(x64):
 
     @eqx.filter_jit
     def results(key):
-        model = ak.LearnedKernelRegression(
-            2, 3, num_heads=2, qk_size=5, embedding=jnp.tanh, key=key
-        )
+        options = {"num_heads": 2, "qk_size": 5, "embedding": jnp.tanh}
+        model = ak.LearnedKernelRegression(2, 3, **options, key=key)
         hidden = model(x_new, x, y, prior=HeldOut(np.ones(7, bool)))
         flat = ak.LearnedKernelRegression(1, key=key)(x_new[:, 0], x[:, 0], y[:, 0])
         return model.attention, model(x_new, x, y), hidden, flat

@@ -13,6 +13,7 @@ import pytest
 from known_fits import known_fit
 from least_squares import local_polynomial
 from marks import slow
+from refusals import assert_raises
 from statsmodels.nonparametric.smoothers_lowess import lowess
 
 import attnkernel as ak
@@ -108,21 +109,16 @@ def test_predictions_are_those_of_the_formula(x64):
     y[np.flatnonzero(weights == 0)[0]] = 1e6
     held_out = np.arange(N) % 7 == 0
     base = ak.KernelRegression(ak.Gaussian(0.08))
-    models = {
-        "bisquare": ak.RobustRegression(base),
-        "huber": ak.RobustRegression(base, loss=ak.Huber(1.0), iterations=2),
-    }
+    by_huber = ak.RobustRegression(base, loss=ak.Huber(1.0), iterations=2)
+    models = {"bisquare": ak.RobustRegression(base), "huber": by_huber}
 
     @jax.jit
     def computed(x, y, weights):
         at, row_weights = jnp.concatenate([x, x_new]), {"weights": weights / 7}
-        found = {
-            name: (
-                model(at, x, y, prior=ExcludeSelf(), **row_weights),
-                model.robustness_weights(x, y, **row_weights),
-            )
-            for name, model in models.items()
-        }
+        found = {}
+        for name, model in models.items():
+            delta = model.robustness_weights(x, y, **row_weights)
+            found[name] = model(at, x, y, prior=ExcludeSelf(), **row_weights), delta
         model, hidden = models["bisquare"], HeldOut(held_out)
         found["held out"] = model(x_new, x, y, prior=hidden, weights=weights)
         found["held out, no weights"] = model(x_new, x, y, prior=hidden)
@@ -187,9 +183,8 @@ def test_any_linear_smoother_maps_over_labels(x64):
     *results, of_peaked = mapped(y.T)
     assert np.all(np.isfinite(of_peaked))
     for smoother, found in zip(cases, results, strict=True):
-        expected = [
-            reweighted(smoother, x_new, x, label, bisquare, 3, np.ones(N))[0] for label in y.T
-        ]
+        options = {"loss": bisquare, "iterations": 3, "weights": np.ones(N)}
+        expected = [reweighted(smoother, x_new, x, label, **options)[0] for label in y.T]
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -244,9 +239,8 @@ def test_derivatives_are_those_of_differences(x64):
     at, step, unit = (np.float64(0.08), y[:, 0]), 1e-6, np.arange(N) == 20
     _, (of_lengthscale, of_labels) = jax.device_get(total(*at))
     for slope, change in ((of_lengthscale, (step, 0.0)), (of_labels[20], (0.0, step * unit))):
-        ahead, behind = (
-            float(total(at[0] + sign * change[0], at[1] + sign * change[1])[0]) for sign in (1, -1)
-        )
+        moved = ([a + sign * b for a, b in zip(at, change, strict=True)] for sign in (1, -1))
+        ahead, behind = (float(total(*to)[0]) for to in moved)
         assert slope == pytest.approx((ahead - behind) / (2 * step), rel=1e-5)
         assert abs(slope) > 1e-3
 
@@ -273,14 +267,13 @@ def test_rows_out_of_reach_are_empty_and_refusals_name_what_to_use(x64):
     model = ak.RobustRegression(ak.KernelRegression(ak.kernels.Boxcar(0.2)))
     found = model(np.array([0.5, 9.0]), x, y)
     np.testing.assert_array_equal(np.isnan(np.asarray(found)), [False, True])
-    with pytest.raises(ValueError, match=r"Without any it is the model itself"):
-        ak.RobustRegression(model.model, iterations=0)
-    with pytest.raises(ValueError, match=r"Try ak\.LeaveOneOut\(\)"):
-        ak.GCV()(model, jnp.asarray(x[:, None]), jnp.asarray(y))
+    message = r"Without any it is the model itself"
+    assert_raises(message, ak.RobustRegression, model.model, iterations=0)
+    arrays = jnp.asarray(x[:, None]), jnp.asarray(y)
+    assert_raises(r"Try ak\.LeaveOneOut\(\)", ak.GCV(), model, *arrays)
     fit = known_fit(ak.RobustRegression(ak.KernelRegression(ak.Gaussian(0.1))), x, y)
     for function in (ak.bands, ak.noise_variance):
-        with pytest.raises(ValueError, match=r"got one of a RobustRegression\..*ak\.conformal"):
-            function(fit, x)
+        assert_raises(r"got one of a RobustRegression\..*ak\.conformal", function, fit, x)
 
 
 HERE = Path(__file__).parent
