@@ -61,17 +61,12 @@ def test_ways_of_writing_the_same_numbers(written, way):
     assert (data.x_names, data.y_name) == (("a",), "b")
 
 
+LONG_CELL = "a,b,text\n1,2,x\n2,3,x\n3,4," + "x" * 200_000 + "\n"
 READ = {  # the file, x, the names of its axes, and the first rows
     "order": (CSV, ["c", "a"], {}, ("c", "a"), [[0.5, 1], [1.5, 2]]),
     "names": (CSV, "a", {"a": "age (years)"}, ("age (years)",), [[1], [2]]),
     "one of two inputs constant": ("a,b,c\n1,2,0\n2,3,0\n3,4,0\n", "ac", {}, ("a", "c"), [[1, 0]]),
-    "long cell": (
-        "a,b,text\n1,2,x\n2,3,x\n3,4," + "x" * 200_000 + "\n",
-        "a",
-        {},
-        ("a",),
-        [[1], [2], [3]],
-    ),
+    "long cell": (LONG_CELL, "a", {}, ("a",), [[1], [2], [3]]),
     "unused column": (CSV.replace("1.5", "x"), "a", {}, ("a",), np.arange(1, 9)[:, None]),
 }
 
@@ -105,26 +100,24 @@ def test_fewer_than_three_rows_are_refused(written, error_line, rows):
 @pytest.mark.parametrize(
     ("cell", "came"),
     [
-        ("nan", "'nan'"),
-        ("NA", "'NA'"),
-        ("inf", "'inf'"),
-        ("-inf", "'-inf'"),
-        ("1e400", "'1e400'"),
-        ("tall", "'tall'"),
-        ("", "an empty cell"),
-        ("  ", "an empty cell"),
-        ('"1,5"', "'1,5'"),
-        ("1_0", "'1_0'"),
-        ("0x10", "'0x10'"),
+        *(
+            (cell, f"'{cell}'")
+            for cell in ("nan", "NA", "inf", "-inf", "1e400", "tall", "1_0", "0x10")
+        ),
+        *(("", "an empty cell"), ("  ", "an empty cell"), ('"1,5"', "'1,5'")),
     ],
 )
 def test_cell_that_is_no_number_is_reported_with_row_line_and_column(
     written, error_line, cell, came
 ):
     written(f"a,b,c\n1,2,3\n\n2,3,4\n\n\n3,{cell},5\n4,5,6\n")
-    assert_names(
-        error_line(), "mine.csv, row 3 (line 7), column 'b'", "finite number", f"got {came}"
-    )
+    place = "mine.csv, row 3 (line 7), column 'b'"
+    assert_names(error_line(), place, "finite number", f"got {came}")
+
+
+def near(start, step, rows):
+    """A file of inputs from `start` on, that many steps apart."""
+    return "a,b\n" + "".join(f"{start + i * step},{i}\n" for i in range(rows))
 
 
 EMPTY = "mine.csv is empty", "header"
@@ -153,18 +146,9 @@ REFUSED = {  # the file, overrides of the config, and what the error says
     "unclosed quote": ('a,b,c\n1,2,3\n"2,3,4\n3,4,5\n4,5,6\n', [], "mine.csv, line 3"),
     "constant": ("a,b\n1,2\n1,3\n1,4\n", ["data.x=a"], "constant", "[1.0]"),
     "constants": ("a,b,c\n1,2,3\n1,3,3\n1,4,3\n", ["data.x=[a, c]"], "constant", "[1.0, 3.0]"),
-    "constant in float32": (
-        "a,b\n1000000001,1\n1000000002,2\n1000000003,3\n",
-        FLOAT32,
-        "different numbers become 1 in float32",
-    ),
-    "equal in float32": (
-        "a,b\n" + "".join(f"{1000 + i / 1e6},{i}\n" for i in range(100)),
-        FLOAT32,
-        "'a'",
-        "100 different numbers become 3",
-        "float64",
-    ),
+    "constant in float32": (near(1e9 + 1, 1, 3), FLOAT32, "different numbers become 1 in float32"),
+    "equal in float32": (near(1000, 1e-6, 100), FLOAT32, "'a'", "100 different numbers become 3"),
+    "equal in float32, advice": (near(1000, 1e-6, 100), FLOAT32, "float64"),
     "beyond float32": ("a,b\n1,1\n2,1e39\n3,3\n", FLOAT32, "row 2 (line 3), column 'b'", "1e+39"),
     "label as input": (CSV, ["data.x=b"], "'b' is both input and label"),
     "label among inputs": (CSV, ["data.x=[a, b]"], "'b' is both input and label"),
@@ -235,18 +219,15 @@ def test_the_byte_that_is_no_utf8_is_found_beyond_the_first_block(tmp_path):
 
 
 FIT = FIT_OF_CSV + "starts: 2\ngrid: 20\n"
-HOLDOUT = (
-    FIT_OF_CSV.replace("leave_one_out", "holdout") + "training: {steps: 4}\nhold_out: [1, 0.5]\n"
-)
+HOLDOUT = FIT_OF_CSV.replace("leave_one_out", "holdout")
+HOLDOUT += "training: {steps: 4}\nhold_out: [1, 0.5]\n"
 
 
 def test_hold_out_counts_the_rows_of_the_file(written, tmp_path, capsys):
     written(CSV)
     (tmp_path / "config.yaml").write_text(HOLDOUT)
     assert main(["show", "config.yaml", "hold_out=[1, 8]"]) == 2
-    message = capsys.readouterr().err
-    for named in ("hold_out.1", "8 rows", "1 to 7"):
-        assert named in message
+    assert_names(capsys.readouterr().err, "hold_out.1", "8 rows", "1 to 7")
 
 
 def bumps():
@@ -298,7 +279,6 @@ def test_a_lengthscale_on_a_bound_is_a_note_and_not_a_warning(written, tmp_path)
 )
 def test_any_column_name_can_be_drawn(written, tmp_path, name):
     written(CSV.replace("a,b", f"{name},b"))
-    (tmp_path / "config.yaml").write_text(
-        f"study: data\ndata: {{source: csv, path: mine.csv, x: '{name}', y: b}}\n"
-    )
+    source = f"{{source: csv, path: mine.csv, x: '{name}', y: b}}"
+    (tmp_path / "config.yaml").write_text(f"study: data\ndata: {source}\n")
     assert main(["run", "config.yaml", "--quiet", "--out", "out"]) == 0

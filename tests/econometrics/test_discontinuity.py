@@ -1,6 +1,7 @@
 """Regression discontinuities: rdrobust's figures, and the formulas in NumPy."""
 
 import csv
+import functools
 from pathlib import Path
 
 import jax
@@ -14,15 +15,8 @@ import attnkernel as ak
 from attnkernel.econometrics import discontinuity
 
 FIGURES = (
-    "lengthscale",
-    "bias_lengthscale",
-    "estimate",
-    "corrected",
-    "conventional_error",
-    "standard_error",
-    "lower",
-    "upper",
-    "p_value",
+    *("lengthscale", "bias_lengthscale", "estimate", "corrected"),
+    *("conventional_error", "standard_error", "lower", "upper", "p_value"),
 )
 COUNTS = ("rows_within", "bias_rows_within", "distinct")
 
@@ -47,16 +41,16 @@ for case, *numbers in csv.reader(Path(__file__).with_name("rdrobust.csv").read_t
 del RDROBUST["case"]
 RDROBUST = {name: (np.array(a, float), np.array(b, int)) for name, (a, b) in RDROBUST.items()}
 OPTIONS = {
-    "coarse": {"step": 0.05},
-    "coarse epanechnikov": {"step": 0.05, "kernel": ak.Epanechnikov},
     "triangular": {},
-    "epanechnikov": {"kernel": ak.Epanechnikov},
-    "uniform": {"kernel": ak.kernels.Boxcar},
-    "order 0": {"order": 0},
-    "order 2": {"order": 2},
+    "coarse": {"step": 0.05},
     "repeated": {"step": 0.01},
     "weights": {"weights": True},
     "fuzzy": {"treatment": True},
+    "order 0": {"order": 0},
+    "order 2": {"order": 2},
+    "coarse epanechnikov": {"step": 0.05, "kernel": ak.Epanechnikov},
+    "epanechnikov": {"kernel": ak.Epanechnikov},
+    "uniform": {"kernel": ak.kernels.Boxcar},
     "given": {"lengthscale": 0.3, "bias_lengthscale": 0.5},
     "cutoff": {"cutoff": 0.1, "level": 0.9},
     "repeated uniform": {"step": 0.01, "kernel": ak.kernels.Boxcar},
@@ -114,12 +108,10 @@ def one_sided(x, y, h, b, order):
 def test_jump_and_errors_equal_their_formulas(x64, order):
     x, y, *_ = simulated(0.02)
     result = discontinuity(x, y, cutoff=0.0, order=order, lengthscale=0.4, bias_lengthscale=0.6)
-    means, squares = zip(
-        *(one_sided(x[side], y[side], 0.4, 0.6, order) for side in (x < 0, x >= 0)), strict=True
-    )
-    np.testing.assert_allclose(
-        [result.estimate, result.corrected], np.subtract(means[1], means[0]), rtol=1e-9
-    )
+    sides = (one_sided(x[side], y[side], 0.4, 0.6, order) for side in (x < 0, x >= 0))
+    means, squares = zip(*sides, strict=True)
+    jump = np.subtract(means[1], means[0])
+    np.testing.assert_allclose([result.estimate, result.corrected], jump, rtol=1e-9)
     errors = np.sqrt(np.add(*squares))
     np.testing.assert_allclose([result.conventional_error, result.standard_error], errors)
     curve = result(np.array([-1e-13, 0.0]))
@@ -134,17 +126,11 @@ def test_rows_of_weight_zero_are_none_and_units_are_units(x64):
     first = discontinuity(x, y, cutoff=0.0, weights=weights)
     order = np.random.default_rng(1).permutation(608)
     added = (np.linspace(-9, 9, 8), np.full(8, 1e3), np.zeros(8))
-    x, y, weights = (
-        np.r_[old, new][order] for old, new in zip((x, y, weights), added, strict=True)
-    )
+    both = zip((x, y, weights), added, strict=True)
+    x, y, weights = (np.r_[old, new][order] for old, new in both)
     second = discontinuity(1e3 + 10.0 * x, 50.0 - 3.0 * y, cutoff=1e3, weights=weights)
-    for name, scale in {
-        "lengthscale": 10.0,
-        "estimate": -3.0,
-        "corrected": -3.0,
-        "standard_error": 3.0,
-        **dict.fromkeys(("rows", *COUNTS), 1),
-    }.items():
+    scales = {"lengthscale": 10.0, "estimate": -3.0, "corrected": -3.0, "standard_error": 3.0}
+    for name, scale in (scales | dict.fromkeys(("rows", *COUNTS), 1)).items():
         expected = scale * np.asarray(getattr(first, name))
         np.testing.assert_allclose(getattr(second, name), expected, rtol=1e-8)
 
@@ -197,15 +183,15 @@ def test_the_table_names_the_figures(x64):
 def test_data_without_a_discontinuity_are_refused(x64):
     x, y, *_ = simulated()
     assert_raises(r"cutoff must be between .*got 5", discontinuity, x, y, cutoff=5.0)
-    with pytest.raises(ValueError, match=r"at least 20 rows of x; there are 15\. Pass lengthscale"):
-        discontinuity(x[:15], y[:15], cutoff=0.0)
-    assert_raises(r"without lengthscale", discontinuity, x, y, cutoff=0.0, bias_lengthscale=0.3)
-    with pytest.raises(ValueError, match=r"order 1 and 2 need more different inputs.*longer"):
-        discontinuity(x, y, cutoff=0.0, lengthscale=1e-3)
-    with pytest.raises(ValueError, match=r"too few different inputs, \[2, 2\]"):
-        discontinuity(np.sign(x) * (1.0 + (y > 0.5)), y, cutoff=0.0)
-    with pytest.raises(ValueError, match=r"kernel must be the class.*Cosine"):
-        discontinuity(x, y, cutoff=0.0, kernel=ak.kernels.Cosine)
-    assert_raises("order must be 0, 1 or 2; got 3", discontinuity, x, y, cutoff=0.0, order=3)
-    assert_raises("treatment has no jump", discontinuity, x, y, cutoff=0.0, treatment=np.ones(600))
-    assert_raises("one column each", discontinuity, np.stack([x, x], axis=1), y, cutoff=0.0)
+    at_zero = functools.partial(discontinuity, cutoff=0.0)
+    for message, inputs, labels, options in (
+        (r"at least 20 rows of x; there are 15\. Pass lengthscale", x[:15], y[:15], {}),
+        ("without lengthscale", x, y, {"bias_lengthscale": 0.3}),
+        ("order 1 and 2 need more different inputs.*longer", x, y, {"lengthscale": 1e-3}),
+        (r"too few different inputs, \[2, 2\]", np.sign(x) * (1.0 + (y > 0.5)), y, {}),
+        ("kernel must be the class.*Cosine", x, y, {"kernel": ak.kernels.Cosine}),
+        ("order must be 0, 1 or 2; got 3", x, y, {"order": 3}),
+        ("treatment has no jump", x, y, {"treatment": np.ones(600)}),
+        ("one column each", np.stack([x, x], axis=1), y, {}),
+    ):
+        assert_raises(message, at_zero, inputs, labels, **options)

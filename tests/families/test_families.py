@@ -122,15 +122,13 @@ def test_a_family_of_ones_own_is_fitted_by_newton_steps_from_its_likelihood(x64)
     np.testing.assert_allclose(found, glm.params, rtol=1e-7)
 
 
-WRONG_LABELS = [
-    ("Binomial", [0.0, 1.5], "from 0 to 1"),
-    ("Binomial", [1.0, -0.5], "from 0 to 1"),
-    ("Poisson", [0.0, -1.0], "at least 0"),
-    ("Gamma", [0.1, 0.0], "above 0"),
-]
-
-
-@pytest.mark.parametrize(("name", "labels", "expected"), WRONG_LABELS)
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        *(("Binomial", [0.0, 1.5], "from 0 to 1"), ("Binomial", [1.0, -0.5], "from 0 to 1")),
+        *(("Poisson", [0.0, -1.0], "at least 0"), ("Gamma", [0.1, 0.0], "above 0")),
+    ],
+)
 def test_a_label_that_the_distribution_does_not_have_is_named(name, labels, expected):
     FAMILIES[name].check(np.array(labels[:1]))
     sentence = rf"y must be {expected} for the family {name}; row 1 .* has {labels[1]}\."
