@@ -31,6 +31,10 @@ def absolute_error(predicted, y):
     return jnp.abs(predicted - y)
 
 
+def regression(**options):
+    return ak.KernelRegression(ak.Gaussian(1.0), **options)
+
+
 def trained(path=None, *, stop=None, many=False, steps=53, report=None, of="", seed=0):
     x, y = rows(seed)
     seen = []
@@ -43,7 +47,7 @@ def trained(path=None, *, stop=None, many=False, steps=53, report=None, of="", s
     options = {"optimizer": ADAM, "steps": steps, "callback": callback, "chunk": 10}
     if path is not None:
         options["checkpoints"] = Checkpoints(path, of=of, report=report)
-    model, key = ak.KernelRegression(ak.Gaussian(1.0)), jax.device_put(KEYS[0])
+    model, key = regression(), jax.device_put(KEYS[0])
     if many:
         options |= {"in_axes": (None, None, 0), "key": jax.device_put(KEYS)}
         objective = ak.HoldOut(np.array([2, 5, 7]), at_most=7)
@@ -67,8 +71,7 @@ def test_stopped_training_resumes_to_the_same_bits(tmp_path, many):
             trained(path, stop=stop, many=many)
         again, seen = trained(path, many=many)
         assert seen[0] == (stop - 10, stop - 10) if stop > 10 else (10, 10)
-        for got, expected in zip(*map(jax.tree.leaves, (again, whole)), strict=True):
-            np.testing.assert_array_equal(got, expected)
+        jax.tree.map(np.testing.assert_array_equal, again, whole)
         finished, seen = trained(path, many=many)
         assert seen == [(53, 53)]
         np.testing.assert_array_equal(finished.history["loss"], whole.history["loss"])
@@ -77,10 +80,8 @@ def test_stopped_training_resumes_to_the_same_bits(tmp_path, many):
 @pytest.mark.usefixtures("save_every_chunk")
 def test_last_two_checkpoints_are_kept_and_continued(tmp_path):
     trained(tmp_path / "fit")
-    assert [file.name for file in Checkpoints(tmp_path / "fit").files()] == [
-        "fit-000000050.ckpt",
-        "fit-000000053.ckpt",
-    ]
+    names = [file.name for file in Checkpoints(tmp_path / "fit").files()]
+    assert names == ["fit-000000050.ckpt", "fit-000000053.ckpt"]
     longer, seen = trained(tmp_path / "fit", steps=73)
     assert seen[0] == (53, 53)
     assert longer.history["loss"].shape == (73,)
@@ -135,9 +136,8 @@ def test_checkpoints_of_another_label_are_not_used(tmp_path):
 def test_checkpoints_take_at_most_a_twentieth_of_the_time(tmp_path, monkeypatch):
     written, clock = [], iter(np.arange(0.0, 1e6, 1.0))
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    monkeypatch.setattr(
-        MODULE, "write_tree", lambda path, tree, about: written.append(about["done"])
-    )
+    record = lambda path, tree, about: written.append(about["done"])  # noqa: E731
+    monkeypatch.setattr(MODULE, "write_tree", record)
     checkpoints = Checkpoints(tmp_path / "fit")
     for done in range(100):  # each look at the clock, and each write, takes a second
         checkpoints.save(done, np.zeros(2), [])
@@ -147,7 +147,7 @@ def test_checkpoints_take_at_most_a_twentieth_of_the_time(tmp_path, monkeypatch)
 
 
 def test_checkpoints_of_a_search_are_refused(tmp_path):
-    model, checkpoints = ak.KernelRegression(ak.Gaussian(1.0)), Checkpoints(tmp_path / "fit")
+    model, checkpoints = regression(), Checkpoints(tmp_path / "fit")
     with pytest.raises(ValueError, match=r"checkpoints=.*optimizer"):
         ak.fit(model, *rows(0), objective=ak.LeaveOneOut(), checkpoints=checkpoints)
 
@@ -155,30 +155,22 @@ def test_checkpoints_of_a_search_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "changed",
     [
-        pytest.param(
-            {"model": ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(2.0))}, id="temperature"
-        ),
+        pytest.param({"model": regression(rule=ak.Softmax(2.0))}, id="temperature"),
         pytest.param({"objective": ak.HoldOut(6)}, id="hold-out size"),
         pytest.param({"optimizer": optax.adam(0.5)}, id="learning rate"),
         slow({"objective": ak.HoldOut(5, score=absolute_error)}, id="score"),
         slow({"model": ak.KernelRegression(ak.Laplace(1.0))}, id="kernel"),
-        slow({"model": ak.KernelRegression(ak.Gaussian(1.0), order=1)}, id="polynomial order"),
-        slow({"model": ak.KernelRegression(ak.Gaussian(1.0), on_empty="mean")}, id="policy"),
+        slow({"model": regression(order=1)}, id="polynomial order"),
+        slow({"model": regression(on_empty="mean")}, id="policy"),
     ],
 )
 def test_checkpoints_of_another_training_are_not_used(tmp_path, changed):
     """Though all arrays have the same names and shapes, and the same values at first."""
     trained(tmp_path / "fit")
     x, y = rows(0)
-    options = {
-        "model": ak.KernelRegression(ak.Gaussian(1.0)),
-        "objective": ak.HoldOut(5),
-        "optimizer": ADAM,
-        "steps": 7,
-        "key": jax.device_put(KEYS[0]),
-    } | changed
+    options = {"model": regression(), "objective": ak.HoldOut(5), "optimizer": ADAM, "steps": 7}
+    options |= {"key": jax.device_put(KEYS[0])} | changed
     with pytest.warns(CheckpointWarning, match=r"fit-.*\.ckpt"):
         again = ak.fit(x=x, y=y, checkpoints=Checkpoints(tmp_path / "fit"), **options)
     alone = ak.fit(x=x, y=y, **options)
-    for got, expected in zip(*map(jax.tree.leaves, (again, alone)), strict=True):
-        np.testing.assert_array_equal(got, expected)
+    jax.tree.map(np.testing.assert_array_equal, again, alone)

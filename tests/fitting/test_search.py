@@ -56,10 +56,8 @@ def test_search_does_not_depend_on_the_order_of_rows_nor_on_added_constants(x64)
     """Law 7."""
     x, y = map(np.asarray, sample())
     order = np.random.default_rng(0).permutation(N)
-    fits = [
-        ak.fit(model(), *data, objective=ak.LeaveOneOut())
-        for data in ((x, y), (x[order], y[order]), (x + 1e4, y), (x, y + 1e4))
-    ]
+    samples = ((x, y), (x[order], y[order]), (x + 1e4, y), (x, y + 1e4))
+    fits = [ak.fit(model(), *data, objective=ak.LeaveOneOut()) for data in samples]
     lengthscales = [float(f.model.kernel.lengthscale) for f in fits]
     np.testing.assert_allclose(lengthscales, lengthscales[0], rtol=1e-5)
 
@@ -200,14 +198,9 @@ def test_trials_are_accepted_by_armijo_and_negative_curvature_does_not_update_th
     @jax.vmap
     def updated(found, slope):
         begun = take(0, Bfgs.start(jnp.zeros((1, 1))))
-        state = begun._replace(
-            loss=jnp.ones(()),
-            gradient=jnp.ones(1),
-            direction=-jnp.ones(1),
-            length=jnp.ones(()),
-            accepted=begun.accepted + 1,
-        )
-        after = state.update(found, slope[None], 1e-9)
+        slopes = {"gradient": jnp.ones(1), "direction": -jnp.ones(1)}
+        numbers = {"loss": jnp.ones(()), "length": jnp.ones(()), "accepted": begun.accepted + 1}
+        after = begun._replace(**slopes, **numbers).update(found, slope[None], 1e-9)
         return after.z[0], after.trial()[0], after.inverse[0, 0]
 
     # a gain below the limit of Armijo, a rise, and two gains with curvatures -1 and 0.5
@@ -262,10 +255,8 @@ def test_search_that_begins_on_a_sample_ends_at_the_minima_of_all_rows(x64):
 def test_search_from_one_start_of_many_rows_begins_on_a_sample(x64, monkeypatch):
     n = 2**14
     monkeypatch.setattr("attnkernel.objectives._validation.MIN_ROWS_OF_ONE_START", n)
-    begin, *bounds = (
-        ak.KernelRegression(ak.kernels.Triweight(half_width), method=ak.methods.Sorted())
-        for half_width in (5.0, 0.01, 10.0)
-    )
+    kernels = map(ak.kernels.Triweight, (5.0, 0.01, 10.0))
+    begin, *bounds = (ak.KernelRegression(one, method=ak.methods.Sorted()) for one in kernels)
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=n)
     objective = ak.LeaveOneOut()
     fitted = ak.fit(begin, data.x, data.y, objective=objective, bounds=tuple(bounds), starts=1)
@@ -300,24 +291,17 @@ def test_search_begins_anew_where_the_minima_of_the_sample_diverge(x64):
     objective = Parabola(jax.device_put(0.5), jax.device_put(-0.5))
     fitted = ak.fit(model(), *sample(), objective=objective, bounds=bounds)
     np.testing.assert_allclose(fitted.model.kernel.lengthscale_parameter.z, 0.5, rtol=1e-6)
-    np.testing.assert_allclose(
-        np.asarray(fitted.starts.begin.kernel.lengthscale_parameter.z)[0], 0.0, atol=1e-12
-    )
+    begun = np.asarray(fitted.starts.begin.kernel.lengthscale_parameter.z)
+    np.testing.assert_allclose(begun[0], 0.0, atol=1e-12)
     assert np.any(np.asarray(fitted.starts.diverged))  # those that began below the edge
 
 
 def test_starts_continue_from_the_minima_of_the_sample(x64):
-    bounds = (model(0.1), model(10.0))
-    seen = []
-    fitted = ak.fit(
-        model(),
-        *sample(),
-        objective=Parabola(jax.device_put(0.5), jax.device_put(-np.inf)),
-        bounds=bounds,
-        starts=4,
-        record=lambda model: {"log": model.kernel.lengthscale_parameter.z},
-        callback=lambda done, history: seen.append(history["log"]),
-    )
+    seen, objective = [], Parabola(jax.device_put(0.5), jax.device_put(-np.inf))
+    options = {"bounds": (model(0.1), model(10.0)), "starts": 4}
+    options["record"] = lambda model: {"log": model.kernel.lengthscale_parameter.z}
+    options["callback"] = lambda done, history: seen.append(history["log"])
+    fitted = ak.fit(model(), *sample(), objective=objective, **options)
     np.testing.assert_allclose(seen[0][:, 0], -1.0, atol=1e-2)  # all four share one
     np.testing.assert_allclose(fitted.starts.end.kernel.lengthscale_parameter.z, 0.5, rtol=1e-6)
     assert len(fitted.minima()) == 1

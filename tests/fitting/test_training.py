@@ -15,6 +15,7 @@ from attnkernel.fitting._train import comparable_optimizer
 
 KEY = jax.device_put(np.zeros(2, np.uint32))  # jax.random.PRNGKey(0)
 ADAM = optax.adam(0.1)
+FIVE_STEPS = {"optimizer": ADAM, "steps": 5, "key": KEY}
 
 
 def hold_out_fit(**changes):
@@ -77,9 +78,7 @@ def test_fit_can_be_jitted_vmapped_and_differentiated(x64):
     x, y = sample()
 
     def fitted(start, labels):
-        result = ak.fit(
-            model(start), x, labels, objective=ak.HoldOut(4), optimizer=ADAM, steps=5, key=KEY
-        )
+        result = ak.fit(model(start), x, labels, objective=ak.HoldOut(4), **FIVE_STEPS)
         return result.model.kernel.lengthscale
 
     direction, step = np.cos(np.arange(N)), 1e-5
@@ -109,32 +108,24 @@ def test_temperature_is_fitted_by_lbfgs(x64):
     """A lengthscale and a temperature do the same to a Gaussian: the fits find the same curve."""
     x, y = sample()
     warm = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Softmax(1.0))
-    only = eqx.tree_at(
-        lambda m: m.rule.temperature_parameter, jax.tree.map(lambda _: False, warm), True
-    )
+    none = jax.tree.map(lambda _: False, warm)
+    only = eqx.tree_at(lambda m: m.rule.temperature_parameter, none, True)
     options = {"optimizer": optax.lbfgs(), "steps": 60, "trainable": only}
     by_temperature = ak.fit(warm, x, y, objective=ak.LeaveOneOut(), **options)
     by_lengthscale = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
     np.testing.assert_allclose(by_temperature.loss, by_lengthscale.loss, rtol=1e-6)
-    np.testing.assert_allclose(
-        float(by_temperature.model.rule.temperature) ** 0.5,
-        by_lengthscale.model.kernel.lengthscale,
-        rtol=1e-3,
-    )
+    lengthscale = float(by_temperature.model.rule.temperature) ** 0.5
+    np.testing.assert_allclose(lengthscale, by_lengthscale.model.kernel.lengthscale, rtol=1e-3)
     assert float(by_temperature.model.kernel.lengthscale) == 1.0
 
 
 def test_only_trainable_leaves_change():
     heads = ak.MultiheadKernelRegression(ak.PerHead([ak.Gaussian(0.3), ak.Gaussian(1.0)]))
     only = eqx.tree_at(lambda m: m.coefficients, jax.tree.map(lambda _: False, heads), True)
-    fitted = ak.fit(
-        heads, *sample(), objective=ak.HoldOut(3), optimizer=ADAM, steps=5, key=KEY, trainable=only
-    )
+    fitted = ak.fit(heads, *sample(), objective=ak.HoldOut(3), trainable=only, **FIVE_STEPS)
     before, after = np.asarray(heads.coefficients), np.asarray(fitted.model.coefficients)
-    np.testing.assert_array_equal(
-        fitted.model.kernel.stack.lengthscale_parameter.z,
-        heads.kernel.stack.lengthscale_parameter.z,
-    )
+    lengthscales = (each.kernel.stack.lengthscale_parameter.z for each in (fitted.model, heads))
+    np.testing.assert_array_equal(*lengthscales)
     assert (after != before).all()
 
 
@@ -169,15 +160,10 @@ def test_best_start_is_never_one_without_a_finite_loss():
 
 
 def test_divergence_stops_only_the_fit_that_diverged():
+    objective = NanBelow(jax.device_put(np.array([0.0, 0.8])))
+    options = {"in_axes": (None, None, 0), "optimizer": optax.sgd(0.1), "steps": 9}
     with pytest.warns(ak.FitWarning, match="1 of 2 fits, first fit 1: diverged"):
-        fitted = ak.fit_many(
-            model(),
-            *sample(),
-            objective=NanBelow(jax.device_put(np.array([0.0, 0.8]))),
-            in_axes=(None, None, 0),
-            optimizer=optax.sgd(0.1),
-            steps=9,
-        )
+        fitted = ak.fit_many(model(), *sample(), objective=objective, **options)
     np.testing.assert_array_equal(np.asarray(fitted.starts.steps)[:, 0], [9, 3])
 
 

@@ -271,15 +271,12 @@ def test_a_derivative_whose_weights_are_zero_has_no_standard_error(x64):
 
 def test_bands_of_derivatives_that_are_refused(x64):
     counts = ak.LocalLikelihood(ak.Gaussian(0.5), family=ak.Poisson(), order=1)
+    of_counts = known_fit(counts, X, np.round(np.exp(Y)))
     for fit, options, sentence in (
         (fitted(1), {"derivative": (1, 0)}, r"one order for each of 1 columns.*got \(1, 0\)"),
         (fitted(1), {"derivative": 2, "corrected": False}, "order 1 has no derivative of order 2"),
         (fitted(2), {"derivative": 1}, "pass corrected=False"),
-        (
-            known_fit(counts, X, np.round(np.exp(Y))),
-            {"derivative": 1},
-            r"derivative= is defined for a KernelRegression.*Likeli",
-        ),
+        (of_counts, {"derivative": 1}, "derivative= is defined for a KernelRegression.*Likeli"),
     ):
         assert_raises(sentence, ak.bands, fit, X_NEW, **options)
     assert_raises("undersmoothed=False", ak.econometrics.average_derivative, fitted(2))

@@ -6,6 +6,7 @@ import pytest
 from known_fits import known_fit
 from least_squares import left_out, local_polynomial
 from marks import slow
+from refusals import assert_raises
 from scipy import stats
 
 import attnkernel as ak
@@ -91,12 +92,11 @@ def test_standard_errors_of_a_line_equal_those_of_nprobust(x64, noise):
 
 def test_clusters_that_are_refused(x64):
     fit = fitted(1)
-    with pytest.raises(ValueError, match="each of the 48 rows of the fit; got 11 of 47 rows"):
-        ak.bands(fit, X_NEW, clusters=CLUSTERS[1:])
-    with pytest.raises(ValueError, match="got 1 of 48 rows"):
-        ak.econometrics.average_derivative(fit, clusters=np.zeros(N))
-    with pytest.raises(ValueError, match=r"noise must be one of 'rows', 'hc0'.*got 'local'"):
-        ak.bands(fit, X_NEW, clusters=CLUSTERS, noise="local")
     key = jax.device_put(np.array([0, 0], np.uint32))
-    with pytest.raises(ValueError, match=r'pass kind="pointwise"'):
-        ak.bands(fit, X_NEW, clusters=CLUSTERS, kind="simultaneous", key=key)
+    assert_raises("got 1 of 48 rows", ak.econometrics.average_derivative, fit, clusters=np.zeros(N))
+    for clusters, options, message in (
+        (CLUSTERS[1:], {}, "each of the 48 rows of the fit; got 11 of 47 rows"),
+        (CLUSTERS, {"noise": "local"}, "noise must be one of 'rows', 'hc0'.*got 'local'"),
+        (CLUSTERS, {"kind": "simultaneous", "key": key}, 'pass kind="pointwise"'),
+    ):
+        assert_raises(message, ak.bands, fit, X_NEW, clusters=clusters, **options)

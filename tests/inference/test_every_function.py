@@ -114,11 +114,8 @@ def conformal(order, local=False):
 
 def degrees_of_freedom(order):
     hat, (_, expected) = smoother(X, order=order), residuals_and_expectations(order)
-    return {
-        "trace": np.trace(hat),
-        "trace_of_squares": np.sum(WEIGHTS[:, None] * hat**2 / WEIGHTS),
-        "residual": np.sum(expected),
-    }
+    squares = np.sum(WEIGHTS[:, None] * hat**2 / WEIGHTS)
+    return {"trace": np.trace(hat), "trace_of_squares": squares, "residual": np.sum(expected)}
 
 
 def density(order):
@@ -136,6 +133,37 @@ def bands_with(**options):
     return lambda fit, at, level, key: ak.bands(fit, at, level=level, **options)
 
 
+def bands_of_clusters(fit, at, level, key):
+    names = [f"village {c}" for c in CLUSTERS[: positive_rows(fit)]]
+    return ak.bands(fit, at, level=level, clusters=names)
+
+
+def simultaneous_bands(fit, at, level, key):
+    return ak.bands(fit, AT, level=level, kind="simultaneous", draws=40, key=key)
+
+
+def average_derivative(fit, at, level, key):
+    return ak.econometrics.average_derivative(fit, level=level, noise="constant")
+
+
+def density_of_fit(fit, at, level, key):
+    rows = np.asarray(fit.x)[np.asarray(fit.objective.weights) > 0]
+    return ak.density(at, rows, kernel=ak.Gaussian(level))
+
+
+def profile(fit, at, level, key):
+    lengthscales = np.array([LENGTHSCALE, level])
+    return ak.profile(fit.model, fit.x, fit.y, lengthscales, objective=fit.objective)
+
+
+def relevance_test(fit, at, level, key, **options):
+    return ak.econometrics.relevance_test(fit, 0, draws=7, key=key, **options)
+
+
+def specification_test(fit, at, level, key):
+    return ak.econometrics.specification_test(fit.x, fit.y, draws=7, key=key)
+
+
 # the call of a fit at inputs with a level and a key; the expected result at LEVEL
 FUNCTIONS = {
     "bands": (bands_with(), band),
@@ -144,18 +172,8 @@ FUNCTIONS = {
         functools.partial(band, noise="constant", corrected=False),
     ),
     "bands, noise of rows": (bands_with(noise="rows"), functools.partial(band, noise="rows")),
-    "bands of clusters": (
-        lambda fit, at, level, key: ak.bands(
-            fit, at, level=level, clusters=[f"village {c}" for c in CLUSTERS[: positive_rows(fit)]]
-        ),
-        functools.partial(band, noise="clusters"),
-    ),
-    "average_derivative": (
-        lambda fit, at, level, key: ak.econometrics.average_derivative(
-            fit, level=level, noise="constant"
-        ),
-        average,
-    ),
+    "bands of clusters": (bands_of_clusters, functools.partial(band, noise="clusters")),
+    "average_derivative": (average_derivative, average),
     "conformal": (lambda fit, at, level, key: ak.conformal(fit, at, level=level), conformal),
     "local conformal": (
         lambda fit, at, level, key: ak.conformal(fit, at, level=level, local=True),
@@ -169,45 +187,19 @@ FUNCTIONS = {
         lambda fit, at, level, key: effective_count(fit, at),
         lambda order: 1 / np.sum(smoother(AT, order=order) ** 2, axis=1),
     ),
-    "degrees_of_freedom": (
-        lambda fit, at, level, key: ak.degrees_of_freedom(fit),
-        degrees_of_freedom,
-    ),
-    "density": (
-        lambda fit, at, level, key: ak.density(
-            at, np.asarray(fit.x)[np.asarray(fit.objective.weights) > 0], kernel=ak.Gaussian(level)
-        ),
-        density,
-    ),
-    "profile": (
-        lambda fit, at, level, key: ak.profile(
-            fit.model, fit.x, fit.y, np.array([LENGTHSCALE, level]), objective=fit.objective
-        ),
-        losses,
-    ),
+    "degrees_of_freedom": (lambda fit, *_: ak.degrees_of_freedom(fit), degrees_of_freedom),
+    "density": (density_of_fit, density),
+    "profile": (profile, losses),
     "quantiles": (lambda fit, at, level, key: ak.quantiles(fit, at, [level]), None),
-    "relevance_test": (
-        lambda fit, at, level, key: ak.econometrics.relevance_test(
-            fit, 0, draws=7, key=key, reselect=False
-        ),
-        None,
-    ),
+    "relevance_test": (functools.partial(relevance_test, reselect=False), None),
     "summarise": (
         lambda fit, at, level, key: [v for v in ak.summarise(fit) if isinstance(v, int | float)],
         None,
     ),
-    "simultaneous bands": (
-        lambda fit, at, level, key: ak.bands(
-            fit, AT, level=level, kind="simultaneous", draws=40, key=key
-        ),
-        None,
-    ),
+    "simultaneous bands": (simultaneous_bands, None),
     "bands of a derivative": (bands_with(derivative=1), None),
     "bands, hc1": (bands_with(noise="hc1"), None),
-    "relevance_test, reselected": (
-        lambda fit, at, level, key: ak.econometrics.relevance_test(fit, 0, draws=7, key=key),
-        None,
-    ),
+    "relevance_test, reselected": (relevance_test, None),
 }
 SLOW = set(list(FUNCTIONS)[-4:])
 ORDERS = dict.fromkeys(
@@ -233,9 +225,8 @@ def test_functions_of_weighted_rows(x64, programs, name):
     jax.tree.map(close, with_others, found)
     scaled = call(fitted(order, factor=7.0), AT, LEVEL, KEYS[0])
     if name in OF_WEIGHT_ONE:
-        scaled, found = (
-            np.asarray(getattr(each, "standard_error", each)) for each in (scaled, found)
-        )
+        both = (scaled, found)
+        scaled, found = (np.asarray(getattr(each, "standard_error", each)) for each in both)
     jax.tree.map(close, scaled, OF_WEIGHT_ONE[name] * found if name in OF_WEIGHT_ONE else found)
     call(fitted(order, rows=N - 2), AT[:5], 0.9, KEYS[1])
     assert not programs
@@ -296,13 +287,7 @@ UNWEIGHTED = {
         split_by_definition,
     ),
     "normal_reference": (lambda fit, at, level, key: normal_reference(fit.x), 1, None),
-    "specification_test": (
-        lambda fit, at, level, key: ak.econometrics.specification_test(
-            fit.x, fit.y, draws=7, key=key
-        ),
-        1,
-        None,
-    ),
+    "specification_test": (specification_test, 1, None),
 }
 
 

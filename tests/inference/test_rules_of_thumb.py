@@ -8,12 +8,7 @@ from scipy import optimize, stats
 
 import attnkernel as ak
 from attnkernel.data import load
-from attnkernel.inference import (
-    _sheather_jones as module,
-    normal_reference,
-    plug_in,
-    sheather_jones,
-)
+from attnkernel.inference import _sheather_jones, normal_reference, plug_in, sheather_jones
 from attnkernel.inference._rules_of_thumb import _estimate_from_quartics, _plug_in_lengthscale
 from attnkernel.kernels import Boxcar
 
@@ -123,7 +118,7 @@ R_FINE = {"ste": 3.7481367705187, "dpi": 3.9291150262532}
 R_DEFAULT = {"ste": 3.7545753634158, "dpi": 3.9324138825258}
 
 
-@pytest.mark.parametrize("kind", module.KINDS)
+@pytest.mark.parametrize("kind", _sheather_jones.KINDS)
 def test_equal_to_r_on_a_grid_that_holds_the_points(x64, kind):
     found = float(sheather_jones(whole_numbers(), kind=kind))
     np.testing.assert_allclose(found, R_FINE[kind], rtol=1e-12)
@@ -152,7 +147,7 @@ def formula(x, kind):
     return optimize.brentq(lambda h: best(factor * h ** (5 / 7)) - h, *ends, xtol=1e-14 * longest)
 
 
-@pytest.mark.parametrize("kind", module.KINDS)
+@pytest.mark.parametrize("kind", _sheather_jones.KINDS)
 def test_equal_to_the_formula_with_far_points(x64, kind):
     """By plane waves, and pair by pair where an outlier makes them too many."""
     near = 1e4 + np.random.default_rng(1).normal(size=302)

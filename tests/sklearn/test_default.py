@@ -133,9 +133,8 @@ def test_lengthscales_of_a_sample_shrink_at_the_rate_of_the_best_ones(options, b
     model = KernelRegressor(subsample=PART, **options).fit(x, y, sample_weight=weights)
     order = np.lexsort(x.T[::-1])
     of_sample = [np.flatnonzero(np.all(x == row, axis=1))[0] for row in np.array(model.fit_.x)]
-    part = np.searchsorted(
-        np.arange(PART + 1) * ROWS // PART, np.argsort(order)[of_sample], "right"
-    )
+    first_of_part = np.arange(PART + 1) * ROWS // PART
+    part = np.searchsorted(first_of_part, np.argsort(order)[of_sample], "right")
     assert list(part) == list(range(1, PART + 1))  # one row of each of PART equal parts
     rows = x[of_sample], y[of_sample], weights[of_sample]
     of_rows = KernelRegressor(subsample=None, **options).fit(*rows)
@@ -214,10 +213,7 @@ REPRESENTATIVE = {
 }
 EVERY_CHECK = parametrize_with_checks(ESTIMATORS)
 CASES = [
-    pytest.param(
-        estimator, check, marks=() if check.func.__name__ in REPRESENTATIVE else pytest.mark.slow
-    )
-    for estimator, check in EVERY_CHECK.args[1]
+    case if case[1].func.__name__ in REPRESENTATIVE else slow(*case) for case in EVERY_CHECK.args[1]
 ]
 
 

@@ -69,9 +69,8 @@ def test_standard_deviations_are_sums_of_squared_weights(order):
     weights = local_polynomial(X_NEW, X, [0.8, 1.5], order)
     mean, std = model.predict(X_NEW, return_std=True)
     np.testing.assert_allclose(mean, weights @ y, rtol=1e-9)
-    np.testing.assert_allclose(
-        std, np.sqrt(weights**2 @ (y - left_out(X, y, [0.8, 1.5], order)) ** 2), rtol=1e-8
-    )
+    residuals = y - left_out(X, y, [0.8, 1.5], order)
+    np.testing.assert_allclose(std, np.sqrt(weights**2 @ residuals**2), rtol=1e-8)
 
 
 def test_standard_deviations_of_rows_of_the_same_input():
@@ -92,11 +91,8 @@ def test_policies_of_predictions_where_no_row_has_weight(policy):
     mean, std = model.predict([[9.0]], return_std=True)
     unseen = [2.0, (2 * 1 + 4) / 3, (2 + 9) / 2, 4.0]  # the mean of the neighbours
     squares = (y - unseen) ** 2
-    expected = {
-        "nearest": (9.0, squares[3]),
-        "mean": (17 / 5, (w / 5) ** 2 @ squares),
-        "nan": (np.nan, np.nan),
-    }[policy]
+    expected = {"nearest": (9.0, squares[3]), "mean": (17 / 5, (w / 5) ** 2 @ squares)}
+    expected = expected.get(policy, (np.nan, np.nan))
     np.testing.assert_allclose([mean[0], std[0] ** 2], expected, rtol=1e-12)
 
 
@@ -121,9 +117,8 @@ def test_weight_of_two_equals_a_row_given_twice(objective):
 
 def test_rows_of_one_input_are_their_mean_with_the_sum_of_their_weights():
     x = np.array([[1.0, 0.0], [0.0, 5.0], [1.0, -0.0], [0.0, 4.0], [7.0, 7.0]])
-    rows = merge_duplicates(
-        x, np.array([1.0, 2.0, 4.0, 8.0, 99.0]), np.array([1.0, 2.0, 3.0, 1.0, 0.0])
-    )
+    y, weights = np.array([1.0, 2.0, 4.0, 8.0, 99.0]), np.array([1.0, 2.0, 3.0, 1.0, 0.0])
+    rows = merge_duplicates(x, y, weights)
     np.testing.assert_array_equal(rows.x, [[0, 4], [0, 5], [1, 0]])
     np.testing.assert_allclose(rows.y, [8, 2, 3.25], rtol=1e-15)
     np.testing.assert_array_equal(rows.weights, [1, 2, 4])
@@ -206,8 +201,7 @@ def test_masked_entries_are_refused():
     ],
 )
 def test_parameters_that_are_refused(parameters, message):
-    with pytest.raises(ValueError, match=message):
-        KernelRegressor(**parameters).fit(X, Y)
+    assert_raises(message, KernelRegressor(**parameters).fit, X, Y)
 
 
 def test_probabilities_are_weighted_frequencies_of_classes():
@@ -241,8 +235,7 @@ def test_policies_of_classes_where_no_row_has_weight(policy, expected):
     x, kinds = np.array([[0.0], [1.0], [2.0], [2.5]]), np.array([5, 5, 5, 7])
     model = KernelClassifier("boxcar", lengthscale=0.1, on_empty=policy).fit(x, kinds)
     np.testing.assert_allclose(model.predict_proba([[9.0]]), [expected], rtol=1e-14)
-    with pytest.raises(ValueError, match=r"on_empty.*nearest"):
-        KernelClassifier(on_empty="nan").fit(x, kinds)
+    assert_raises(r"on_empty.*nearest", KernelClassifier(on_empty="nan").fit, x, kinds)
 
 
 # the lengthscale of a column without effect ends on its upper bound, which is a warning
