@@ -57,7 +57,5 @@ def projected(module, x):
     """Queries, keys and values of one sequence without biases: (rows, heads, size) each."""
     heads = (module.num_heads, module.num_kv_heads, module.num_kv_heads)
     linears = (module.query_proj, module.key_proj, module.value_proj)
-    return tuple(
-        (x @ np.asarray(linear.weight).T).reshape(len(x), count, -1)
-        for linear, count in zip(linears, heads, strict=True)
-    )
+    parts = [x @ np.asarray(linear.weight).T for linear in linears]
+    return tuple(part.reshape(len(x), n, -1) for part, n in zip(parts, heads, strict=True))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from attention_modules import built, drawn_by_numpy, rows_of
 from marks import slow
+from refusals import assert_raises
 from torch_modules import CASES, HEADS, rows_of_case, state_of
 
 import attnkernel as ak
@@ -42,10 +43,8 @@ class Block(eqx.Module):
 
 def pair(**options):
     """The same architecture with Equinox's attention and with ours, of other weights."""
-    theirs, ours = (
-        built(cls, HEADS, SIZE, **options)
-        for cls in (eqx.nn.MultiheadAttention, ak.MultiheadAttention)
-    )
+    classes = (eqx.nn.MultiheadAttention, ak.MultiheadAttention)
+    theirs, ours = (built(cls, HEADS, SIZE, **options) for cls in classes)
     ours = jax.tree.map(lambda leaf: 2 * leaf if eqx.is_inexact_array(leaf) else leaf, ours)
     return built(Block, theirs), built(Block, ours)
 
@@ -170,6 +169,10 @@ class Tensor:
         return self.array
 
 
+def in_float32(arrays):
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
 def module_like_torch(case):
     """What a module of PyTorch answers."""
     state = {name: Tensor(array) for name, array in state_of(case).items()}
@@ -191,17 +194,16 @@ def test_results_are_those_of_pytorch(x64, case):
 def test_a_layer_of_a_larger_model_in_float32():
     case = "packed"
     *rows, mask = rows_of_case(case)
-    state = {
-        f"layers.0.attn.{name}": array.astype(np.float32) for name, array in state_of(case).items()
-    }
+    arrays = in_float32(state_of(case))
+    state = {f"layers.0.attn.{name}": array for name, array in arrays.items()}
     state["layers.0.norm.weight"] = np.ones(3, np.float32)
     with drawn_by_numpy():
         attention = ak.nn.from_torch(state, HEADS, prefix="layers.0.attn.", method=Dense())
     assert attention.query_proj.weight.dtype == jnp.float32
     found = eqx.filter_jit(attention)(*rows, mask)
     np.testing.assert_allclose(found, RESULTS[case], atol=1e-4)
-    with pytest.raises(ValueError, match=r"must have 'layers.0.out_proj.weight'; .*attn.in_proj"):
-        ak.nn.from_torch(state, HEADS, prefix="layers.0.")
+    message = r"must have 'layers.0.out_proj.weight'; .*attn.in_proj"
+    assert_raises(message, ak.nn.from_torch, state, HEADS, prefix="layers.0.")
 
 
 def test_memory_is_seen_by_every_query_and_trained(x64):
@@ -243,12 +245,9 @@ TWO = {"num_heads": 2}
     ],
 )
 def test_what_does_not_fit_is_refused(changes, options, sentence):
-    state = {name: array.astype(np.float32) for name, array in state_of("packed").items()}
-    with pytest.raises(ValueError, match=sentence):
-        ak.nn.from_torch(state | changes, **options)
+    assert_raises(sentence, ak.nn.from_torch, in_float32(state_of("packed")) | changes, **options)
 
 
 def test_a_memory_needs_weighted_means():
-    one = built(ak.MultiheadAttention, 2, 6, order=1)
-    with pytest.raises(ValueError, match="attention must have order 0"):
-        ak.nn.PersistentMemory(one, *np.ones((2, 1, 2, 3)))
+    one, memory = built(ak.MultiheadAttention, 2, 6, order=1), np.ones((2, 1, 2, 3))
+    assert_raises("attention must have order 0", ak.nn.PersistentMemory, one, *memory)

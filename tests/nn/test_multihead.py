@@ -19,14 +19,8 @@ from attnkernel.attention import Auto
 from attnkernel.methods import Blockwise, Dense
 
 QUERIES, KEYS, HEADS = 5, 7, 3
-SIZES = {
-    "query_size": 11,
-    "key_size": 13,
-    "value_size": 17,
-    "output_size": 19,
-    "qk_size": 2,
-    "vo_size": 23,
-}
+SIZES = {"query_size": 11, "key_size": 13, "value_size": 17, "output_size": 19}
+SIZES |= {"qk_size": 2, "vo_size": 23}
 BIASES = {f"use_{name}_bias": True for name in ("query", "key", "value", "output")}
 
 
@@ -182,10 +176,8 @@ def test_heads_that_share_keys(x64):
         scores = q[:, h] @ k[:, h // 3].T / np.sqrt(5) - slopes[h] * abs(i[:, None] - i)
         expected = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(with_bias[h], expected, rtol=1e-6)
-    q, k = (
-        part / np.sqrt(np.mean(part**2, axis=2, keepdims=True) + 1e-5) * scale
-        for part, scale in zip((q, k), scales, strict=True)
-    )
+    unit = [part / np.sqrt(np.mean(part**2, axis=2, keepdims=True) + 1e-5) for part in (q, k)]
+    q, k = (part * scale for part, scale in zip(unit, scales, strict=True))
     for h in range(6):
         squares = np.sum((q[:, None, h] - k[None, :, h // 3]) ** 2, axis=2)
         expected = np.exp(-0.5 * squares / 1.3**2)

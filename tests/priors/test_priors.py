@@ -1,5 +1,6 @@
 """Law 3: masks are Boolean matrices with their algebra; biases are formulas; both are bounded."""
 
+import itertools
 import math
 
 import equinox as eqx
@@ -79,6 +80,7 @@ def test_forbidden_pairs_are_not_evaluated_into_the_result():
 
 
 SEGMENTS = np.array([2, 2, 5, 5, 5, 1, 1])
+AT_I, AT_J = np.array([9, 3, 4, 8, 0]), np.array([5, 6, 0, 1, 9, 3, 4])
 SEEN = np.random.default_rng(1).random((QUERIES, KEYS)) < 0.5
 MORE = {
     "causal, shifted": (ak.Causal(offset=2), J <= I + 2),
@@ -88,32 +90,21 @@ MORE = {
     "keys alone": (Lengths(keys=jnp.array(4)), J < 4),
     "segments": (Segments(SEGMENTS[:QUERIES], SEGMENTS), SEGMENTS[I] == SEGMENTS[J]),
     "given": (MaskArray(SEEN), SEEN),
-    "causal, elsewhere": (
-        AtPositions(ak.Causal(), np.array([9, 3, 4, 8, 0]), np.array([5, 6, 0, 1, 9, 3, 4])),
-        np.array([5, 6, 0, 1, 9, 3, 4])[J] <= np.array([9, 3, 4, 8, 0])[I],
-    ),
+    "causal, elsewhere": (AtPositions(ak.Causal(), AT_I, AT_J), AT_J[J] <= AT_I[I]),
 }
 
 
 # first and last query, first and last key
-BLOCKS = np.array(
-    [
-        (*queries, *keys)
-        for queries in ((0, 1), (2, 4), (1, 1))
-        for keys in ((0, 1), (2, 4), (5, 6), (6, 6))
-    ]
-)
+BLOCKS = itertools.product(((0, 1), (2, 4), (1, 1)), ((0, 1), (2, 4), (5, 6), (6, 6)))
+BLOCKS = np.array([(*queries, *keys) for queries, keys in BLOCKS])
 
 
 @eqx.filter_jit
 def evaluated(priors):
     """log π of all pairs, and the bound of each block, of each prior."""
-    blocks = ak.priors.PositionBlock(*BLOCKS.T)
-    return [
-        (prior.pairwise(QUERY_POSITIONS, KEY_POSITIONS), bounds)
-        for prior in priors
-        for bounds in [jax.vmap(prior.score_upper_bound)(blocks)]
-    ]
+    bounds = [jax.vmap(one.score_upper_bound)(ak.priors.PositionBlock(*BLOCKS.T)) for one in priors]
+    found = [prior.pairwise(QUERY_POSITIONS, KEY_POSITIONS) for prior in priors]
+    return list(zip(found, bounds, strict=True))
 
 
 def bucket(distance, buckets, most, both):
@@ -205,15 +196,11 @@ def test_forget_gates_hide_what_is_before_a_gate_of_zero():
 
     @jax.jit
     def log_priors(i):
-        first = i - n + 4
-        return (
-            Forget(log_gates).pairwise(i, i - 1),
-            Forget(np.full(4, -0.3)).pairwise(first, first),
-            equal.pairwise(i, i),
-            above.pairwise(first, first),
-        )
+        first, equal_gates = i - n + 4, Forget(np.full(4, -0.3))
+        of_first = [each.pairwise(first, first) for each in (equal_gates, above)]
+        return Forget(log_gates).pairwise(i, i - 1), equal.pairwise(i, i), *of_first
 
-    found, forgotten, alibi, unforgotten = map(np.asarray, log_priors(i))
+    found, alibi, forgotten, unforgotten = map(np.asarray, log_priors(i))
     found = np.exp(found)
     expected = [[0.0, 1.0, 0.0, 0.0], [0.0, np.exp(-0.1), 1.0, 0.0]]
     np.testing.assert_allclose(found[:2], expected, rtol=1e-6)
@@ -227,14 +214,9 @@ def test_biases_are_learned(x64, method):
     """Slopes of every parameter, against differences."""
     rng = np.random.default_rng(4)
     q, k, v = (rng.normal(size=s) for s in ((QUERIES, 2), (KEYS, 2), (KEYS, 1)))
-    priors = [
-        ak.Alibi(np.asarray(0.3)),
-        Kerple(0.7, 1.3),
-        BiasTable(np.asarray(TABLE, float)),
-        KeyWeights(np.asarray(TABLE[0], float)),
-        RelativeBias(np.arange(8.0) / 3, 10),
-        Forget(-np.asarray(TABLE[0] ** 2, float)),
-    ]
+    table = np.asarray(TABLE, float)
+    priors = [BiasTable(table), KeyWeights(table[0]), Forget(-np.asarray(TABLE[0] ** 2, float))]
+    priors += [ak.Alibi(np.asarray(0.3)), Kerple(0.7, 1.3), RelativeBias(np.arange(8.0) / 3, 10)]
     moving, fixed = eqx.partition(priors, eqx.is_inexact_array)
 
     def loss(moving, fixed):
@@ -255,9 +237,8 @@ def test_biases_are_learned(x64, method):
         return np.array([loss for loss, _ in losses_and_slopes(moved)])
 
     numeric = (losses(1e-6) - losses(-1e-6)) / 2e-6
-    for (_, slope), direction, expected in zip(
-        losses_and_slopes(moving), along, numeric, strict=True
-    ):
+    each = zip(losses_and_slopes(moving), along, numeric, strict=True)
+    for (_, slope), direction, expected in each:
         leaves = jax.tree.leaves(slope), jax.tree.leaves(direction)
         found = sum(np.vdot(a, b) for a, b in zip(*leaves, strict=True))
         np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -59,9 +59,8 @@ def by_hand():
         inner = (SCORES + TABLE[head][np.abs(I - J)]) / CAP
         shares = softmax(CAP * np.tanh(inner) + CAUSAL)
         out = shares @ V
-        slope = shares * (
-            COTANGENT[head] @ V.T - np.sum(COTANGENT[head] * out, axis=1, keepdims=True)
-        )
+        cotangent = COTANGENT[head]
+        slope = shares * (cotangent @ V.T - np.sum(cotangent * out, axis=1, keepdims=True))
         of_score = slope * (1 - np.tanh(inner) ** 2)
         values.append(out)
         of_q = of_q + of_score @ K / np.sqrt(DIM)
@@ -105,19 +104,11 @@ def test_functions_and_products_with_biases(x64):
     parts, expected = [], []
     for function, in_numpy in FUNCTIONS.values():
         ours = ScoreFunction(function, heads=2)
-        parts += [
-            ak.PerHead(ours),
-            ak.Alibi(0.4) * ak.PerHead(ours) * ak.Causal(),
-            ak.Causal() * ak.PerHead(ours) * ak.Alibi(0.4),
-            AtPositions(ak.PerHead(ours), np.arange(N)[::-1].copy(), np.arange(N)[::-1].copy()),
-        ]
-        reversed_scores = in_numpy(SCORES[::-1, ::-1])[::-1, ::-1]
-        expected += [
-            in_numpy(SCORES),
-            in_numpy(SCORES + bias) + CAUSAL,
-            in_numpy(SCORES) + bias + CAUSAL,
-            reversed_scores,
-        ]
+        alone, scores = ak.PerHead(ours), in_numpy(SCORES)
+        parts += [alone, ak.Alibi(0.4) * alone * ak.Causal(), ak.Causal() * alone * ak.Alibi(0.4)]
+        expected += [scores, in_numpy(SCORES + bias) + CAUSAL, scores + bias + CAUSAL]
+        parts.append(AtPositions(alone, np.arange(N)[::-1].copy(), np.arange(N)[::-1].copy()))
+        expected.append(in_numpy(SCORES[::-1, ::-1])[::-1, ::-1])
 
     @jax.jit
     def of_last_head(q):
@@ -268,8 +259,7 @@ def test_what_is_refused(options, message):
 def test_a_product_has_one_score_function_and_no_log_prior():
     with pytest.raises(ValueError, match=r"must not both have a score function.*g\(f\(s"):
         FUNCTION * ak.Causal() * FUNCTION
-    with pytest.raises(ValueError, match=r"no log π\(i, j\).*ak\.attend"):
-        FUNCTION.pairwise(jnp.arange(2), jnp.arange(2))
+    assert_raises(r"no log π\(i, j\).*ak\.attend", FUNCTION.pairwise, jnp.arange(2), jnp.arange(2))
 
 
 OF_QUERIES, OF_KEYS = np.array([3, 0, 2]), np.array([4, 1, 3])
@@ -349,9 +339,8 @@ def test_packed_sequences_attend_as_they_do_alone(x64):
         of_scores = weights * (cotangent @ x.T - np.sum(cotangent * out, axis=1)[:, None])
         return out, of_scores.T @ x / np.sqrt(3) + weights.T @ cotangent
 
-    parts = [alone(*part) for part in zip(*(
-        np.split(array, np.cumsum(lengths)[:-1]) for array in (x, cotangent)
-    ), strict=True)]  # fmt: skip
+    each = (np.split(array, np.cumsum(lengths)[:-1]) for array in (x, cotangent))
+    parts = [alone(*part) for part in zip(*each, strict=True)]
     for method in (ak.methods.Dense(), ak.methods.Blockwise(4, 4)):
         options = {"x": x, "cotangent": cotangent, "prior": mask, "method": method}
         slope, out = jax.jit(jax.grad(functools.partial(total, **options), has_aux=True))(x)
@@ -375,12 +364,10 @@ def test_lengths_and_offsets_that_are_none_are_refused():
     assert_raises("same sequences; got 1 .*and 2", Segments.from_lengths, [3], [2, 1])
     assert_raises("num_queries.*at least 5.*got 4", Segments.from_lengths, [3, 2], num_queries=4)
     assert_raises("num_keys.*at least 4.*got 3", Segments.from_lengths, [3], [4], num_keys=3)
-    assert_raises(
-        r"queries must be integers.*shape \(1, 1\)", Segments.from_lengths, np.array([[3]])
-    )
+    square = np.array([[3]])
+    assert_raises(r"queries must be integers.*shape \(1, 1\)", Segments.from_lengths, square)
     assert_raises(r"queries must be cumulative.*\[1, 3\]", Segments.from_offsets, [1, 3])
     assert_raises(r"keys must be cumulative.*3, 2\]", Segments.from_offsets, [0, 3], [0, 3, 2])
     assert_raises("queries must be", Segments.from_offsets, [])
-    assert_raises(
-        "num_queries must be given", lambda: jax.jit(Segments.from_lengths)(np.array([3]))
-    )
+    in_jit = jax.jit(Segments.from_lengths)
+    assert_raises("num_queries must be given", in_jit, np.array([3]))

@@ -153,11 +153,12 @@ def test_derivatives_equal_those_of_the_recurrence(x64, name):
     chunked, recurrent = (list(map(symmetric, jax.tree.leaves(one))) for one in found)
     for ours, theirs in zip(chunked, recurrent, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-9)
-    moved = [
-        jax.tree.map(lambda leaf, along: leaf + step * along, arguments, tangents)  # noqa: B023
-        for step in (1e-6, -1e-6)
-    ]
-    above, below = (derivatives(of, tangents)[0][0] for of in moved)
+
+    def value_after(step):
+        moved = jax.tree.map(lambda leaf, along: leaf + step * along, arguments, tangents)
+        return derivatives(moved, tangents)[0][0]
+
+    above, below = value_after(1e-6), value_after(-1e-6)
     np.testing.assert_allclose((above - below) / 2e-6, chunked[1], rtol=1e-5)
 
 
@@ -197,14 +198,10 @@ ESTIMATORS: dict[str, Any] = {
 def value_and_gradients(name, q, k, v, **more):
     """The results, the last state, and gradients of a sum of the results."""
     q, k = (array / jnp.linalg.norm(array, axis=-1, keepdims=True) for array in (q, k))
-    options = {
-        "log_decay": jnp.array(-0.1),
-        "rate": jnp.array(0.5),
-        "estimator": ESTIMATORS[name](),
-    }
+    options = {"log_decay": jnp.array(-0.1), "rate": jnp.array(0.5)} | more
 
     def number(q, k, v):
-        found = regress(q, k, v, **options, **more)
+        found = regress(q, k, v, estimator=ESTIMATORS[name](), **options)
         return jnp.sum(jnp.sin(found[0])), found
 
     return jax.grad(number, (0, 1, 2), has_aux=True)(q, k, v)
@@ -232,12 +229,8 @@ def assert_close(found, expected):
 def test_shard_map_over_the_batch(x64, name):
     options = {"axis_types": (AxisType.Auto,), "devices": jax.devices()[:2]}
     mesh, each = jax.make_mesh((2,), ("d",), **options), PartitionSpec("d")
-    within = jax.shard_map(
-        functools.partial(value_and_gradients, name),
-        mesh=mesh,
-        in_specs=(each, each, each),
-        out_specs=each,
-    )
+    specs = {"in_specs": (each, each, each), "out_specs": each}
+    within = jax.shard_map(functools.partial(value_and_gradients, name), mesh=mesh, **specs)
     assert_close(jax.jit(within)(*data()), expected(name))
 
 

@@ -26,6 +26,13 @@ RULES = {
 }
 
 
+SIMPLEX = {
+    "bounds": [(1e-15, 1.0)] * KEYS,
+    "constraints": LinearConstraint(np.ones(KEYS), 1.0, 1.0),
+    "options": {"ftol": 1e-15, "maxiter": 1000},
+}
+
+
 class GivenScores(ak.kernels.Kernel):
     """log K = the key itself: scores of one query, given as keys."""
 
@@ -35,10 +42,8 @@ class GivenScores(ak.kernels.Kernel):
 
 def weights_of(rule, scores, prior=None):
     one = jnp.zeros((1, 1), scores.dtype)
-    weights = ak.attention_weights(
-        one, scores[:, None], kernel=GivenScores(), prior=prior, rule=rule
-    )
-    return weights[0]
+    parts = {"kernel": GivenScores(), "prior": prior, "rule": rule}
+    return ak.attention_weights(one, scores[:, None], **parts)[0]
 
 
 @pytest.mark.parametrize("rule", list(RULES))
@@ -62,15 +67,7 @@ def test_weights_are_the_maximum_of_the_objective(x64, rule):
         def loss(a, with_prior=with_prior):
             return computed(a)[1][with_prior]
 
-        found = minimize(
-            loss,
-            np.full(KEYS, 1.0 / KEYS),
-            jac=True,
-            method="SLSQP",
-            bounds=[(1e-15, 1.0)] * KEYS,
-            constraints=LinearConstraint(np.ones(KEYS), 1.0, 1.0),
-            options={"ftol": 1e-15, "maxiter": 1000},
-        )
+        found = minimize(loss, np.full(KEYS, 1.0 / KEYS), jac=True, method="SLSQP", **SIMPLEX)
         np.testing.assert_allclose(ours, found.x, atol=2e-7)
         least, _ = loss(ours)
         assert least <= found.fun + 1e-12
@@ -103,9 +100,8 @@ def test_entmax_against_a_root_finder(x64):
 
     for scale in (1e-3, 1.0, 30.0):
         scores = scale * np.random.default_rng(5).normal(size=(11, 13))
-        for alpha, (weights, thresholds) in zip(
-            alphas, weights_and_thresholds(scores), strict=True
-        ):
+        results = zip(alphas, weights_and_thresholds(scores), strict=True)
+        for alpha, (weights, thresholds) in results:
             exponent = 1 / (alpha - 1)
             expected = np.array([threshold_in_numpy(row, exponent) for row in scores])
             np.testing.assert_allclose(thresholds, expected, rtol=1e-10, atol=1e-10)
@@ -142,12 +138,12 @@ def test_limits_of_rules(x64):
     @jax.jit
     def computed(q, k, v):
         gaussian = functools.partial(ak.attend, q, k, v, kernel=ak.Gaussian(0.8))
-        return (
-            gaussian(rule=ak.Entmax(1 + 1e-7), return_log_mass=True),
-            [gaussian(prior=prior, rule=rule) for rule in (ak.Softmax(1e9), ak.rules.Uniform())],
-            # over what a compact kernel reaches, its plain mean
-            ak.attend(q[:, :1], k[:, :1], v, kernel=ak.Epanechnikov(0.9), rule=ak.rules.Uniform()),
-        )
+        rules = (ak.Softmax(1e9), ak.rules.Uniform())
+        near = gaussian(rule=ak.Entmax(1 + 1e-7), return_log_mass=True)
+        # over what a compact kernel reaches, its plain mean
+        compact = {"kernel": ak.Epanechnikov(0.9), "rule": ak.rules.Uniform()}
+        reached = ak.attend(q[:, :1], k[:, :1], v, **compact)
+        return near, [gaussian(prior=prior, rule=rule) for rule in rules], reached
 
     (near, threshold), (hot, uniform), reached = computed(q, k, v)
     weights = np.exp(-0.5 * ((q[:, None] - k[None]) ** 2).sum(axis=2) / 0.8**2)
@@ -224,9 +220,8 @@ def test_parameters_out_of_range_are_refused():
 QUERIES, DIM_V = 5, 2
 SINKS = np.array([-1.5, 0.3, 2.0])
 RNG = np.random.default_rng(0)
-Q, K, V, COTANGENT = (
-    RNG.normal(size=size) for size in ((QUERIES, 1), (KEYS, 1), (KEYS, DIM_V), (QUERIES, DIM_V))
-)
+Q, K = RNG.normal(size=(QUERIES, 1)), RNG.normal(size=(KEYS, 1))
+V, COTANGENT = RNG.normal(size=(KEYS, DIM_V)), RNG.normal(size=(QUERIES, DIM_V))
 TWO_DEVICES = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("devices",))
 
 
@@ -271,12 +266,11 @@ def test_sinks_of_heads_are_their_formula_and_are_learned(x64, name):
         return jnp.sum(COTANGENT[None] * value), (value, log_mass)
 
     (of_sinks, of_values), (value, log_mass) = gradients(SINKS, V)
-    expected = [by_hand(scores, sink) for sink in SINKS]
-    for found, parts in ((value, 0), (log_mass, 1), (of_sinks, 2)):
-        np.testing.assert_allclose(
-            found, np.array([each[parts] for each in expected]), rtol=1e-9, atol=1e-9
-        )
-    np.testing.assert_allclose(of_values, sum(each[3] for each in expected), rtol=1e-9, atol=1e-9)
+    of_sink = [by_hand(scores, sink) for sink in SINKS]
+    *expected, by_values = map(np.array, zip(*of_sink, strict=True))
+    found = value, log_mass, of_sinks, of_values
+    for ours, formula in zip(found, (*expected, by_values.sum(axis=0)), strict=True):
+        np.testing.assert_allclose(ours, formula, rtol=1e-9, atol=1e-9)
 
 
 def test_a_log_sink_is_its_mass(x64):
@@ -287,14 +281,9 @@ def test_a_log_sink_is_its_mass(x64):
     @jax.jit
     def computed(q, k):
         stacked = ak.PerHead([ak.Softmax(log_sink_mass=sink) for sink in SINKS])
-        figures = [
-            (
-                rule.sink_mass,
-                rule.log_sink_mass,
-                ak.attention_weights(q, k, kernel=ak.DotProduct(), rule=rule),
-            )
-            for rule in (learned, fixed, mass)
-        ]
+        weights = functools.partial(ak.attention_weights, q, k, kernel=ak.DotProduct())
+        rules = (learned, fixed, mass)
+        figures = [(rule.sink_mass, rule.log_sink_mass, weights(rule=rule)) for rule in rules]
         return figures, stacked.stack.log_sink(), stacked.head(1).log_sink()
 
     figures, of_all, of_one = jax.device_get(computed(Q, K))
@@ -308,9 +297,8 @@ def test_a_log_sink_is_its_mass(x64):
     np.testing.assert_allclose(of_all, SINKS)
     np.testing.assert_allclose(of_one, SINKS[1])
     assert fixed.without_sink().log_sink() is None
-    assert repr(ak.Softmax(log_sink_mass=0.4)) == (
-        "Softmax(temperature=fixed(1.0), log_sink_mass=0.4)"
-    )
+    shown = "Softmax(temperature=fixed(1.0), log_sink_mass=0.4)"
+    assert repr(ak.Softmax(log_sink_mass=0.4)) == shown
 
 
 @pytest.mark.parametrize(
