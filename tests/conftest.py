@@ -62,9 +62,8 @@ def pytest_configure(config):
             flags = f"{os.environ.get('XLA_FLAGS', '')} {CHEAP_XLA_FLAGS}".strip()
             # XLA ends a process on a flag that it does not know, as another version may not
             command = [sys.executable, "-c", "import jax; jax.devices()"]
-            known = subprocess.run(
-                command, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, check=False
-            )
+            env = os.environ | {"XLA_FLAGS": flags}
+            known = subprocess.run(command, env=env, capture_output=True, check=False)
             if known.returncode == 0:
                 os.environ["XLA_FLAGS"] = flags
     config.pluginmanager.register(Costs(config))

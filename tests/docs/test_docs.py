@@ -275,9 +275,8 @@ def test_readme_is_short_and_begins_with_code():
 
 def test_readme_has_two_commands():
     """`.ci/run` finds them by these words."""
-    commands = [
-        c for c in README.read_text("utf-8").splitlines() if c.startswith("python3 -m venv ")
-    ]
+    lines = README.read_text("utf-8").splitlines()
+    commands = [line for line in lines if line.startswith("python3 -m venv ")]
     assert len(commands) == 2
     assert "-m experiments run configs/" in commands[0]
     assert commands[1].endswith("-m pytest -q -n 2")

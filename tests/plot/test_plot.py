@@ -40,15 +40,8 @@ def fit_with_category():
     x = np.stack([rng.uniform(-1, 1, 40), 2.0 * (rng.uniform(size=40) < 0.6)], axis=1)
     y = np.sin(3 * x[:, 0]) + x[:, 1] + 0.2 * rng.normal(size=40)
     kernel = ak.Gaussian(0.3).on(0) * ak.kernels.LiRacine(0.2).on(1)
-    return ak.fit(
-        ak.KernelRegression(kernel),
-        x,
-        y,
-        objective=ak.HoldOut(5),
-        optimizer=optax.adam(0.01),
-        steps=1,
-        key=jax.random.PRNGKey(0),
-    )
+    one_step = {"optimizer": optax.adam(0.01), "steps": 1, "key": jax.random.PRNGKey(0)}
+    return ak.fit(ak.KernelRegression(kernel), x, y, objective=ak.HoldOut(5), **one_step)
 
 
 def on_device(*arrays):
@@ -128,9 +121,8 @@ def test_convention_of_the_lengthscale_rescales_the_axis_of_the_criterion(fitted
     ak.plot.criterion(fitted, np.array([0.1, 0.2]), ax=ax, convention="unhalved")
     curve, mark = ax.lines
     np.testing.assert_allclose(curve.get_xdata(), np.sqrt(2) * np.array([0.1, 0.2]), rtol=1e-6)
-    assert mark.get_xdata()[0] == pytest.approx(
-        float(fitted.model.kernel.lengthscale) * np.sqrt(2), rel=1e-6
-    )
+    expected = float(fitted.model.kernel.lengthscale) * np.sqrt(2)
+    assert mark.get_xdata()[0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_criterion_of_several_lengthscales_is_refused(fitted, ax):
@@ -151,13 +143,10 @@ def test_data_with_a_known_mean_show_it(ax):
     ak.plot.data(data, ax=ax)
     np.testing.assert_array_equal(lines(ax)["true mean f(x)"].get_ydata(), data.mean)
     (band,) = ax.collections
-    low, high = (
-        np.min(band.get_paths()[0].vertices[:, 1]),
-        np.max(band.get_paths()[0].vertices[:, 1]),
-    )
+    edges = band.get_paths()[0].vertices[:, 1]
     mean, sd = np.asarray(data.mean), np.asarray(data.sd)
-    assert low == pytest.approx(np.min(mean - 2 * sd), rel=1e-6)
-    assert high == pytest.approx(np.max(mean + 2 * sd), rel=1e-6)
+    assert np.min(edges) == pytest.approx(np.min(mean - 2 * sd), rel=1e-6)
+    assert np.max(edges) == pytest.approx(np.max(mean + 2 * sd), rel=1e-6)
 
 
 def test_real_data_show_only_observations(ax):
@@ -188,19 +177,16 @@ def test_bands_are_drawn_behind_the_curve_and_wider_ones_behind_narrower(fitted,
     wide = bands_between([-5.0, -6.0], [5.0, 6.0], [0.0, 2.0], level=0.9, kind="conformal")
     ak.plot.fit(fitted, [narrow, wide], ax=ax)
     inner, outer = sorted(ax.collections, key=lambda area: -area.get_zorder())
-    assert [inner.get_label(), outer.get_label()] == [
-        "95 % pointwise band",
-        "90 % conformal interval",
-    ]
+    labels = [area.get_label() for area in (inner, outer)]
+    assert labels == ["95 % pointwise band", "90 % conformal interval"]
     expected = {(0.0, 0.0), (1.0, -1.0), (2.0, -2.0), (0.0, 1.0), (1.0, 2.0), (2.0, 3.0)}
     assert expected <= corners(inner)
     across = inner.get_paths()[0].vertices[:, 0]
     assert np.sum(np.abs(np.diff(across))) == 4.0  # there and back, in the order of x
     assert inner.get_zorder() < lines(ax)["fit"].get_zorder()
     assert inner.get_linestyle() != outer.get_linestyle()
-    assert {"fit", "95 % pointwise band"} <= {
-        text.get_text() for text in ax.get_legend().get_texts()
-    }
+    in_legend = {text.get_text() for text in ax.get_legend().get_texts()}
+    assert {"fit", "95 % pointwise band"} <= in_legend
 
 
 def test_bands_that_cannot_be_drawn_are_refused(fitted, fit_with_category, ax):
@@ -238,17 +224,15 @@ def test_residuals_are_drawn_with_the_noise(fitted, ax):
 def test_residuals_of_several_columns_are_drawn_over_fitted_values(
     fit_with_category, ax, monkeypatch
 ):
-    monkeypatch.setattr(
-        "attnkernel.plot._diagnostics.noise_variance", lambda fit, at: (at[:, 0] + 2.0) ** 2
-    )
+    place = "attnkernel.plot._diagnostics.noise_variance"
+    monkeypatch.setattr(place, lambda fit, at: (at[:, 0] + 2.0) ** 2)
     ak.plot.residuals(fit_with_category, ax=ax)
-    fitted_values = np.asarray(fit_with_category(fit_with_category.x))
+    x = fit_with_category.x
+    fitted_values = np.asarray(fit_with_category(x))
     for name in ("residuals", "± local sd of the noise"):
         np.testing.assert_allclose(lines(ax)[name].get_xdata(), fitted_values, rtol=1e-6)
     assert lines(ax)["± local sd of the noise"].get_linestyle() == "None"
-    np.testing.assert_allclose(
-        ax.lines[-1].get_ydata(), -(np.asarray(fit_with_category.x)[:, 0] + 2.0), rtol=1e-6
-    )
+    np.testing.assert_allclose(ax.lines[-1].get_ydata(), -(np.asarray(x)[:, 0] + 2.0), rtol=1e-6)
 
 
 def test_effective_count_is_drawn_over_one_column(fitted, ax):
@@ -436,9 +420,7 @@ def test_an_axis_of_days_has_dates(fits):
 
 def test_held_days_are_dates(fits):
     ax = ak.plot.partial(fits[1], "size", band=False, ax=Figure().subplots())
-    legend = ax.get_legend()
-    assert legend is not None
-    assert legend.get_title().get_text() == "at day = 2020-06-20"
+    assert ax.get_legend().get_title().get_text() == "at day = 2020-06-20"
     assert ax.get_xlabel() == "size"
 
 

@@ -240,13 +240,9 @@ def evaluate_table(method, kernels, prior_names, rule, q, k, v, derivatives=True
 
     pairs = [(i, j) for i in range(len(kernels)) for j in range(len(prior_names))]
     names = [(kernels[i], prior_names[j]) for i, j in pairs]
-    tables = [
-        {
-            name: jax.tree.map(lambda leaf, row=row: leaf[row], found)
-            for row, name in enumerate(names)
-        }
-        for found in jax.device_get(program(moving, np.array(pairs)))
-    ]
+    found = jax.device_get(program(moving, np.array(pairs)))
+    rows = [jax.tree.map(lambda leaf, row=row: leaf[row], found) for row in range(len(names))]
+    tables = [dict(zip(names, results, strict=True)) for results in zip(*rows, strict=True)]
     return tables if isinstance(method, tuple) else tables[0]
 
 

@@ -24,10 +24,9 @@ SCORES = {
 
 def locfit_cases():
     """The data of `models/locfit.R`: inputs, labels, weights, kernel."""
-    wage, faithful = (
-        np.genfromtxt(CSV_FOLDER / f"{name}.csv", delimiter=",", names=True, dtype=None)
-        for name in ("wage1", "faithful")
-    )
+    paths = (CSV_FOLDER / f"{name}.csv" for name in ("wage1", "faithful"))
+    options = {"delimiter": ",", "names": True, "dtype": None}
+    wage, faithful = (np.genfromtxt(path, **options) for path in paths)
     exper, educ = wage["exper"], wage["educ"]
     distinct, group = np.unique(exper, return_inverse=True)
     trials = np.bincount(group).astype(float)

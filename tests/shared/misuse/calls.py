@@ -246,9 +246,8 @@ ODD: dict[str, Arguments] = {
     "sklearn.KernelRegressor": ESTIMATOR,
     "sklearn.KernelClassifier": ESTIMATOR,
 }
-ADDITIVE_FIT = Later(
-    lambda: ak.fit(ak.AdditiveRegression([GAUSSIAN]), X, Y, objective=ak.AICc(), starts=1)
-)
+ADDITIVE = ak.AdditiveRegression([GAUSSIAN])
+ADDITIVE_FIT = Later(lambda: ak.fit(ADDITIVE, X, Y, objective=ak.AICc(), starts=1))
 # "callable of ...": another call, with arguments that the first call leaves out; None: the callable
 # with what else it needs
 OTHER_CALLS: dict[str, tuple[Callable | None, Arguments]] = {
@@ -303,9 +302,7 @@ def all_calls() -> dict[str, tuple[Callable, Arguments]]:
     }
     found = {}
     for name, (call, thing) in signatures.items():
-        others = {
-            other: parts for other, parts in OTHER_CALLS.items() if other.startswith(f"{name} ")
-        }
+        others = {one: parts for one, parts in OTHER_CALLS.items() if one.startswith(f"{name} ")}
         elsewhere = {argument for _, odd in others.values() for argument in odd}
         found[name] = call, arguments_of(thing, ODD.get(name, {}), elsewhere)
         for other, (call, odd) in others.items():
