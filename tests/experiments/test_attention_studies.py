@@ -1,6 +1,7 @@
 """Studies that lead from kernel regression to attention: their configs at small sizes, closed
 forms."""
 
+import itertools
 import math
 
 import jax
@@ -67,9 +68,8 @@ def test_decoding_with_a_cache_equals_the_full_pass(run_study):
     overrides = ("size=8", "heads=2", "window=16", "compared=40", "lengths=[20, 40]", "repeats=1")
     found = run_study("cache", *overrides).summary
     assert max(found["deviations"].values()) < 1e-12
-    full, ring, recurrent = (
-        found["costs"][kind]["bytes"] for kind in ("full", "ring", "recurrent")
-    )
+    kinds = ("full", "ring", "recurrent")
+    full, ring, recurrent = (found["costs"][kind]["bytes"] for kind in kinds)
     assert full[1] > 1.9 * full[0]
     assert ring[0] == ring[1] < full[0]
     assert recurrent[0] == recurrent[1] < ring[0]
@@ -142,10 +142,8 @@ def test_learned_projections_find_neighbours_that_linear_ones_cannot(run_study):
     one = table["one Gaussian"]
     assert one["parameters"] == 1
     assert one["error"] < 0.03
-    linear, learned = (
-        table[name] for name in ("q · k of linear projections", "Gaussian of learned projections")
-    )
-    assert learned["error"] < 0.5 * linear["error"]
+    learned = table["Gaussian of learned projections"]
+    assert learned["error"] < 0.5 * table["q · k of linear projections"]["error"]
 
 
 @pytest.mark.slow
@@ -238,9 +236,8 @@ def test_simulated_errors_and_criteria_are_those_of_softmax_in_numpy(x64):
 
 def test_a_claim_is_judged_in_the_cases_that_it_concerns():
     claim = Claim("even numbers are below 5", lambda case: case % 2 == 0, lambda case: case < 5)
-    assert judge([claim], [1, 2, 4, 6, 7], str) == [
-        {"claim": "even numbers are below 5", "held": ["2", "4"], "failed": ["6"]}
-    ]
+    (found,) = judge([claim], [1, 2, 4, 6, 7], str)
+    assert found == {"claim": "even numbers are below 5", "held": ["2", "4"], "failed": ["6"]}
 
 
 @pytest.mark.slow
@@ -256,9 +253,8 @@ def test_choices_of_the_temperature_are_compared(run_study):
 
 
 def family(lengthscale=0.5, noise=0.3, growth=0.0, direction=(1.0,)):
-    return Family(
-        *(jnp.asarray(np.array(part)) for part in (lengthscale, noise, growth, direction))
-    )
+    parts = (lengthscale, noise, growth, direction)
+    return Family(*(jnp.asarray(np.array(part)) for part in parts))
 
 
 def test_functions_have_their_covariance_and_labels_their_noise(x64):
@@ -300,37 +296,26 @@ def test_attention_on_embedded_inputs_is_kernel_regression_with_that_window(x64,
 
 
 def test_powers_are_those_of_a_product_of_powers():
-    rows = [
-        {
-            "order": 0,
-            "n": n,
-            "noise": s,
-            "lengthscale": a,
-            "windows": {"best": n**-0.3 * s**0.1 * a},
-        }
-        for n in (10, 40)
-        for s in (0.1, 0.5)
-        for a in (0.2, 1.0)
-    ]
-    found = exponents(rows, "best")
-    np.testing.assert_allclose(
-        [found[part] for part in ("n", "noise", "lengthscale")], [-0.3, 0.1, 1.0], rtol=1e-9
-    )
+    def row(n, noise, lengthscale):
+        best = n**-0.3 * noise**0.1 * lengthscale
+        sizes = {"n": n, "noise": noise, "lengthscale": lengthscale}
+        return {"order": 0, **sizes, "windows": {"best": best}}
+
+    cases = itertools.product((10, 40), (0.1, 0.5), (0.2, 1.0))
+    found = exponents([row(*case) for case in cases], "best")
+    powers = [found[part] for part in ("n", "noise", "lengthscale")]
+    np.testing.assert_allclose(powers, [-0.3, 0.1, 1.0], rtol=1e-9)
 
 
 @pytest.mark.slow
 def test_all_chunks_of_a_training_share_a_program(x64, programs):
     start = Linear.of_windows(jnp.full(2, 0.25))  # of a weak type, as `jnp.full` returns it
-    trained, losses = train(
-        NO_MONITOR,
-        start,
-        lambda model, key: jnp.sum(model.log_scale**2),
-        batch=8,
-        steps=6,
-        learning_rate=0.1,
-        key=jax.random.PRNGKey(0),
-        chunk=2,
-    )
+    numbers = {"batch": 8, "steps": 6, "learning_rate": 0.1, "chunk": 2}
+
+    def loss(model, key):
+        return jnp.sum(model.log_scale**2)
+
+    trained, losses = train(NO_MONITOR, start, loss, key=jax.random.PRNGKey(0), **numbers)
     assert sum("advance" in name for name in programs) == 1
     assert len(losses) == 6
     assert losses[-1] < losses[0]

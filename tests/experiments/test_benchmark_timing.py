@@ -84,21 +84,16 @@ def test_sizes_that_take_too_long_are_extrapolated():
             "cubic": lambda: lambda: SelfTimed((n / 20) ** 3, n),
             "linear": lambda: lambda: SelfTimed(n / 20, n),
         }
-        return Case(
-            {"n": n, "kind": "a"},
-            f"n = {n}",
-            contenders,
-            lambda results, row: {"found": sorted(results)},
-        )
+        fields = {"n": n, "kind": "a"}
+        return Case(fields, f"n = {n}", contenders, lambda found, row: {"found": sorted(found)})
 
     cases = [lambda n=n: case(n) for n in (20, 40, 80, 160)]
     rows = measure(NO_MONITOR, "cases", cases, 1, along="n", max_run_seconds=20.0)
     assert [row["found"] for row in rows] == 2 * [["cubic", "linear"]] + 2 * [["linear"]]
     assert [row["label"] for row in rows] == ["n = 20", "n = 40", "n = 80", "n = 160"]
     for row, seconds in zip(rows[2:], (64.0, 512.0), strict=True):
-        assert row["extrapolated"] == {
-            "cubic": {"seconds": pytest.approx(seconds), "power": pytest.approx(3.0)}
-        }
+        cubic = {"seconds": pytest.approx(seconds), "power": pytest.approx(3.0)}
+        assert row["extrapolated"] == {"cubic": cubic}
     # rows that differ in another field do not count; through one row goes the square
     assert extrapolate(rows, {"n": 40, "kind": "b"}, "n", "cubic") == {}
     guess = extrapolate(rows[:1], {"n": 40, "kind": "a"}, "n", "linear")
@@ -157,6 +152,7 @@ pytestmark = pytest.mark.usefixtures("blank_figures")
 CONFIG = str(CONFIGS / "bench_latency.yaml")
 SMALL = ("repeats=1", "length=8", "rows=300", "fits=6")
 CALLS = first.make_calls(8, 300, 6)
+CONTENDERS = (first.OURS, first.EQUINOX)
 
 
 @pytest.fixture
@@ -190,18 +186,14 @@ def measured(monkeypatch):
 def test_contenders_are_interleaved_and_a_process_fills_each_cache(run, measured):
     rows, targets, printed = run("attention", "repeats=2")
     (fill, fill_other), rounds = measured[:2], measured[2:]
-    assert [(contender, bool(folder)) for _, contender, folder in rounds] == 2 * [
-        (first.OURS, False),
-        (first.EQUINOX, False),
-        (first.OURS, True),
-        (first.EQUINOX, True),
-    ]
+    each = [(contender, is_cached) for is_cached in (False, True) for contender in CONTENDERS]
+    assert [(contender, bool(folder)) for _, contender, folder in rounds] == 2 * each
     assert fill == rounds[2] == rounds[6]
     assert fill_other == rounds[3]
     assert fill[2] != fill_other[2]
     assert not Path(fill[2]).exists()
     row = rows["attention"]
-    ends = [first.OURS, first.EQUINOX, first.OURS + first.CACHED, first.EQUINOX + first.CACHED]
+    ends = [*CONTENDERS, *(contender + first.CACHED for contender in CONTENDERS)]
     assert row["seconds"] == {end: [3 + i, 7 + i] for i, end in enumerate(ends)}
     assert row["wall"][first.OURS] == 0.5
     assert row["compiled"][first.OURS] == 3
@@ -229,13 +221,8 @@ def test_missing_contenders_are_reported(run, measured, monkeypatch):
     rows, _, printed = run("predict")
     assert rows["predict"]["median"].keys() == {first.OURS, first.OURS + first.CACHED}
     reasons = rows["predict"]["unavailable"]
-    assert reasons.keys() == {
-        first.STATSMODELS,
-        first.LOWESS,
-        first.NP,
-        first.KERNSMOOTH,
-        first.LOCFIT,
-    }
+    of_r = {first.NP, first.KERNSMOOTH, first.LOCFIT}
+    assert reasons.keys() == {first.STATSMODELS, first.LOWESS} | of_r
     assert reasons[first.LOWESS].startswith("statsmodels: not installed")
     assert "no R: np (Rscript: not installed)" in printed
 

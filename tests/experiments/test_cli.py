@@ -81,9 +81,8 @@ def show(home, capsys, *arguments):
 def test_shipped_config_is_valid_and_shown_in_whole(home, capsys, path):
     shown = show(home, capsys, str(path))
     assert shown == load(path, [])
-    assert (
-        yaml.safe_load((home / "shown.yaml").read_text()).keys() == type(shown).model_fields.keys()
-    )
+    written = yaml.safe_load((home / "shown.yaml").read_text())
+    assert written.keys() == type(shown).model_fields.keys()
 
 
 WRONG_FIELDS = [  # a shipped config, a field whose value does not suit the study, and the error
@@ -122,9 +121,8 @@ def test_show_quotes_a_column_name_that_looks_like_something_else(home, capsys, 
 def test_schema_has_every_field_of_every_study(capsys):
     assert main(["schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
-    assert {choice["$ref"].rpartition("/")[2] for choice in schema["anyOf"][0]["oneOf"]} == {
-        study.__name__ for study in STUDIES.values()
-    }
+    listed = {choice["$ref"].rpartition("/")[2] for choice in schema["anyOf"][0]["oneOf"]}
+    assert listed == {study.__name__ for study in STUDIES.values()}
     for study in STUDIES.values():
         assert schema["$defs"][study.__name__]["properties"].keys() == study.model_fields.keys()
     kernel = schema["$defs"]["Model"]["properties"]["kernel"]
@@ -148,20 +146,14 @@ def test_list_prints_the_names_that_a_config_can_use(capsys):
 @pytest.mark.parametrize(
     "words",
     [
-        [],
-        ["walk"],
-        ["run"],
-        ["run", "data.yaml", "--ouf", "out"],
-        ["run", "data.yaml", "--out"],
-        ["run", "data.yaml", "--seed=3"],
-        ["list", "seed=3"],
-        ["validate"],
+        *("", "walk", "run", "run data.yaml --ouf out", "run data.yaml --out"),
+        *("run data.yaml --seed=3", "list seed=3", "validate"),
     ],
 )
 def test_wrong_command_line_is_refused_with_its_usage(home, capsys, words):
     before = names(home)
     with pytest.raises(SystemExit, match=r"^2$"):
-        main(words)
+        main(words.split())
     out, err = capsys.readouterr()
     assert (out, err.startswith("usage: python -m experiments")) == ("", True)
     assert names(home) == before

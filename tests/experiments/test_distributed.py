@@ -137,14 +137,9 @@ def test_run_of_two_processes_equals_the_run_of_one(two_processes, tmp_path):
     (both / "summary.json").unlink()
     (both / "status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
     before = (both / "metrics.jsonl").read_bytes()
-    slurm = {
-        "SLURM_JOB_ID": str(free_port()),  # JAX takes its port from it
-        "SLURM_STEP_NODELIST": "localhost",
-        "SLURM_NTASKS": "2",
-        "SLURM_PROCID": "{i}",
-        "SLURM_LOCALID": "{i}",
-        "SLURM_STEP_NUM_NODES": "1",
-    }
+    slurm = {"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_NODES": "1", "SLURM_NTASKS": "2"}
+    slurm |= {"SLURM_PROCID": "{i}", "SLURM_LOCALID": "{i}"}
+    slurm["SLURM_JOB_ID"] = str(free_port())  # JAX takes its port from it
     again = start_two(folder, "resume", "both", "--distributed", **slurm)
     assert [code for code, _, _ in again] == [0, 0], again
     assert (both / "metrics.jsonl").read_bytes() == before

@@ -119,14 +119,12 @@ def test_mlflow_gets_metrics_parameters_and_artifacts(run, monkeypatch, error_of
     for name, stand_in in (modules | {"sqlalchemy": module, "alembic": module}).items():
         monkeypatch.setitem(sys.modules, name, stand_in)
     assert main(["export", run, "--to", "mlflow"]) == 0
-    assert capsys.readouterr().out == (
-        "holdout/one in holdout: mlflow ui --backend-store-uri sqlite:///results/mlflow/mlflow.db\n"
-    )
+    command = "mlflow ui --backend-store-uri sqlite:///results/mlflow/mlflow.db"
+    assert capsys.readouterr().out == f"holdout/one in holdout: {command}\n"
     store = Path("results/mlflow").resolve()
     module.MlflowClient.assert_called_once_with(tracking_uri=f"sqlite:///{store}/mlflow.db")
-    client.create_experiment.assert_called_once_with(
-        "holdout", artifact_location=f"{store.as_uri()}/artifacts"
-    )
+    artifacts = f"{store.as_uri()}/artifacts"
+    client.create_experiment.assert_called_once_with("holdout", artifact_location=artifacts)
     metrics, params = (call.kwargs for call in client.log_batch.call_args_list)
     assert len(metrics["metrics"]) <= 1000
     assert len(params["params"]) <= 100
@@ -175,7 +173,7 @@ def test_store_of_mlflow_is_read_back(run):
     (found,) = client.search_runs([experiment])
     assert found.info.status == "FINISHED"
     assert found.data.params["data.n"] == "23"
-    losses = client.get_metric_history(found.info.run_id, "loss/hold_out_2")
+    losses = client.get_metric_history(found.info.run_id, LOSS)
     assert [(one.step, one.value) for one in losses] == metrics_of(run)
     assert len(list(Path("store/artifacts").rglob("training.png"))) == 1
     assert main(["export", run, "--to", "mlflow", "--out", "store"]) == 2

@@ -48,12 +48,8 @@ def read(page):
     """State of the controls, the numbers that the page computes, and the list that it shows."""
     state = page.evaluate("({...state})")
     numbers = page.evaluate("page.numbers(state)")
-    terms = page.locator(".numbers dt").all_inner_texts()
-    return (
-        state,
-        numbers,
-        dict(zip(terms, page.locator(".numbers dd").all_inner_texts(), strict=True)),
-    )
+    terms, shown = (page.locator(f".numbers {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    return state, numbers, dict(zip(terms, shown, strict=True))
 
 
 @in_chromium
@@ -77,9 +73,8 @@ def test_every_control_moves_by_keyboard(name, open_page):
         for key in ("Home", "ArrowRight", "PageUp", "End"):
             page.keyboard.press(key)
             state, _, shown = read(page)
-            assert control.get_attribute("aria-valuetext") == page.inner_text(
-                f"output[for={place}]"
-            )
+            value = page.inner_text(f"output[for={place}]")
+            assert control.get_attribute("aria-valuetext") == value
             assert all(shown.values())
             seen.add(state[place])
         assert len(seen) == 4 or place in ("token", "window")  # few steps
@@ -151,10 +146,7 @@ def cache_numbers(page, state):
     return {"weights": weights, "output": weights @ jnp.asarray(given["v"])}
 
 
-LIBRARY_NUMBERS = {
-    "cps71": dial_numbers,
-    "lengthscales": dial_numbers,
-    "temperature": dial_numbers,
+LIBRARY_NUMBERS = dict.fromkeys(("cps71", "lengthscales", "temperature"), dial_numbers) | {
     "retrieval_rule": retrieval_numbers,
     "zoo": zoo_numbers,
     "zoo_positions": positions_numbers,

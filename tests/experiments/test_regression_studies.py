@@ -23,10 +23,8 @@ from experiments.studies import additive
 from experiments.studies.boundary import predicted
 
 # f(x) = sin(2x + ½): its slope at 0, and its second derivatives at 0 and ½
-SLOPE, CURVATURE = (
-    2 * math.cos(0.5),
-    {"boundary": -4 * math.sin(0.5), "interior": -4 * math.sin(1.5)},
-)
+SLOPE = 2 * math.cos(0.5)
+CURVATURE = {"boundary": -4 * math.sin(0.5), "interior": -4 * math.sin(1.5)}
 
 
 @pytest.mark.slow
@@ -65,15 +63,11 @@ def test_asymptotic_bias_and_variance_of_the_epanechnikov_kernel(x64):
 
 
 TINY = (
-    "folds=2",
-    "orders=[0]",
-    "iterations=[1, 4]",
-    "starts=2",
-    "restarts=0",
-    "repeats=3",
-    "max_seconds=100.0",
-    "data=[{source: bundled, name: ethanol}]",
+    *("folds=2", "orders=[0]", "iterations=[1, 4]", "starts=2", "restarts=0", "repeats=3"),
+    *("max_seconds=100.0", "data=[{source: bundled, name: ethanol}]"),
 )
+OURS = ["attnkernel", "attnkernel, bias reduced"]
+OTHERS = ["Gaussian process", "neighbours", "KernelRegressor", "ridge"]
 
 
 @pytest.mark.slow
@@ -83,23 +77,14 @@ def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
     found = run_study("peers", *TINY).summary
     (row,) = found["table"]
     folds = row["folds"]
-    assert list(row["median"]) == [
-        "attnkernel",
-        "attnkernel, bias reduced",
-        "statsmodels lc",
-        "statsmodels ll",
-        "Gaussian process",
-        "neighbours",
-        "KernelRegressor",
-        "ridge",
-    ]
+    assert list(row["median"]) == [*OURS, "statsmodels lc", "statsmodels ll", *OTHERS]
     # the same estimator, criterion and folds
     theirs = folds["statsmodels lc"]
     assert folds["attnkernel"]["error"] == pytest.approx(theirs["error"], rel=0.01)
     assert row["chosen"]["attnkernel"].startswith("local constant, 0.0156")
     reduced = row["chosen"]["attnkernel, bias reduced"]
     assert reduced.startswith("local constant, 4 iterations of bias reduction, 0.03")
-    for name in ("attnkernel", "attnkernel, bias reduced", "Gaussian process"):
+    for name in (*OURS, "Gaussian process"):
         assert 0.85 < folds[name]["coverage"] <= 1.0
     assert "coverage" not in theirs
     for name in row["median"]:
@@ -114,10 +99,8 @@ def test_peers_that_would_exceed_the_time_limit_are_reported(run_study, monkeypa
         monkeypatch.setitem(sys.modules, name, None)
     found = run_study("peers", *TINY, "max_run_seconds=1e-9").summary
     (row,) = found["table"]
-    ours = ["attnkernel", "attnkernel, bias reduced"]
-    others = ["Gaussian process", "neighbours", "KernelRegressor", "ridge"]
-    assert list(row["median"]) == [*ours, *others]
-    assert list(row["folds"]) == [*ours, "KernelRegressor"]
+    assert list(row["median"]) == [*OURS, *OTHERS]
+    assert list(row["folds"]) == [*OURS, "KernelRegressor"]
     assert row["seconds"]["neighbours"] == [row["first"]["neighbours"]]
     assert any("neighbours at ethanol: its folds are not run" in note for note in found["notes"])
     assert found["targets"][1]["reached"] is None
@@ -193,11 +176,8 @@ def test_peers_on_a_data_set_of_scikit_learn(run_study):
 
 @pytest.mark.slow
 def test_coverage_is_the_share_of_inputs_inside_the_band(run_study):
-    study = run_study(
-        "coverage",
-        *("designs=[boundary]", "orders=[0]", "data_sets=3", "batch=2"),
-        *("n=40", "points=5", "draws=20", "starts=1"),
-    )
+    sizes = ("data_sets=3", "batch=2", "n=40", "points=5", "draws=20", "starts=1")
+    study = run_study("coverage", "designs=[boundary]", "orders=[0]", *sizes)
     found, arrays = study.summary, study.arrays("coverage")
     for row in found["methods"]:
         assert (row["design"], row["order"]) == ("boundary", 0)
@@ -235,11 +215,8 @@ def test_a_sum_of_curves_follows_an_additive_mean(run_study):
 
 @pytest.mark.slow
 def test_modelling_the_noise_helps_where_it_grows(run_study):
-    found = run_study(
-        "heteroskedastic",
-        *("growth=[0.5]", "order=0", "data_sets=6", "batch=6", "n=80", "points=21"),
-        *("hold_out=16", "steps=60"),
-    ).summary
+    sizes = ("data_sets=6", "batch=6", "n=80", "points=21", "hold_out=16", "steps=60")
+    found = run_study("heteroskedastic", "growth=[0.5]", "order=0", *sizes).summary
     rows = {row["method"]: row for row in found["methods"]}
     assert rows["one sd"]["error_over_one_sd"] == 1.0
     for name in ("local sd", "reweighted", "likelihood", "true weights"):
@@ -260,11 +237,9 @@ def test_robust_fits_bear_outliers_that_move_least_squares(run_study):
 
 @pytest.mark.slow
 def test_hypothesis_tests_reject_where_there_is_an_effect(run_study):
-    found = run_study(
-        "hypothesis_tests",
-        *("n=60", "data_sets=10", "power_data_sets=5", "batch=5", "draws=39", "starts=1"),
-        *("effects=[0.0, 1.5]", 'cases=["linear model"]'),
-    ).summary
+    sizes = ("n=60", "data_sets=10", "power_data_sets=5", "batch=5", "draws=39", "starts=1")
+    cases = ("effects=[0.0, 1.5]", 'cases=["linear model"]')
+    found = run_study("hypothesis_tests", *sizes, *cases).summary
     rows = {(row["lengthscale"], row["effect"]): row for row in found["rejections"]}
     assert rows["default", 0.0]["data_sets"] == 10
     assert rows["default", 0.0]["rejected"] <= 0.3
@@ -338,10 +313,8 @@ def test_fit_equals_that_of_the_dense_criterion(x64, run_study, monkeypatch):
     summary = run.summary
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(2024), n=300)
     start = 1.06 * jnp.std(data.x) * 300**-0.2
-    model, low, high = (
-        ak.KernelRegression(ak.Gaussian(start * factor), method=ak.methods.Dense())
-        for factor in (1.0, 0.05, 3.0)
-    )
+    kernels = (ak.Gaussian(start * factor) for factor in (1.0, 0.05, 3.0))
+    model, low, high = (ak.KernelRegression(one, method=ak.methods.Dense()) for one in kernels)
     dense = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut(), bounds=(low, high), starts=1)
     (fit,), (row,) = summary["fits"], summary["table"]
     np.testing.assert_allclose(fit["lengthscale"], dense.model.kernel.lengthscale, rtol=1e-5)

@@ -24,14 +24,8 @@ from experiments.studies.data import ShowData
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
 CONFIG = f"{DATA}seed: 3\n"
-COMPARED = {
-    "config.yaml",
-    "metrics.jsonl",
-    "summary.json",
-    "figures/data.npz",
-    "figures/data.pdf",
-    "figures/data.png",
-}
+FIGURES = {f"figures/data.{end}" for end in ("npz", "pdf", "png")}
+COMPARED = {"config.yaml", "metrics.jsonl", "summary.json"} | FIGURES
 
 
 @pytest.fixture
@@ -128,12 +122,7 @@ def test_only_a_finished_run_is_reproduced(run, error_of):
     assert "To finish it: python -m experiments resume stopped" in refused("stopped")
     (run / "summary.json").write_text("{}")
     assert "run is damaged (summary.json is not as it was written)" in refused("run")
-    assert sorted(path.name for path in Path().iterdir()) == [
-        "data.yaml",
-        "run",
-        "stopped",
-        "sweep",
-    ]
+    assert {path.name for path in Path().iterdir()} == {"data.yaml", "run", "stopped", "sweep"}
 
 
 # --- files ---
@@ -172,11 +161,9 @@ def test_missing_and_further_files_are_differences(tmp_path, is_benchmark):
     (two / "summary.json").unlink()
     (two / "output.log").touch()  # of a run by an older version
     found = compare(one, two, is_benchmark=is_benchmark)
-    assert found.different == {
-        "figures/a.pdf": {"file": "only in its repetition"},
-        "summary.json": {"file": "only in the run"},
-    }
-    assert found.set_aside["output.log"] == {"file": "only in its repetition"}
+    of_run, of_repetition = ({"file": f"only in {one}"} for one in ("the run", "its repetition"))
+    assert found.different == {"figures/a.pdf": of_repetition, "summary.json": of_run}
+    assert found.set_aside["output.log"] == of_repetition
 
 
 def save_pixels(path, value):
@@ -247,12 +234,8 @@ def test_status_of_a_run_that_is_done_holds_the_checksums_of_its_files(run):
     status = read_json(run / "status.json")
     assert status["state"] == "done"
     expected = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
-    assert status["files"].keys() == expected - {
-        "meta.json",
-        "status.json",
-        "output.log",
-        "sources.patch",
-    }
+    without = {"meta.json", "status.json", "output.log", "sources.patch"}
+    assert status["files"].keys() == expected - without
     assert status_of(run) == status
 
 

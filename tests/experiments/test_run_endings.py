@@ -4,7 +4,6 @@ how it was made: its output, the state of the sources."""
 import contextlib
 import hashlib
 import io
-import os
 import re
 import signal
 import subprocess
@@ -34,6 +33,12 @@ FILES = {
     "lengthscales.yaml": f"study: lengthscales\n{SIMULATED}lengthscales: [1.0, 0.3]\n",
     "data.yaml": DATA,
 }
+
+
+def written(study):
+    """The words of the lines that name the files of a run into `out`."""
+    figure, numbers = Path("out", "figures", f"{study}.png"), Path("out", "summary.json")
+    return [["figure", str(figure)], ["numbers", str(numbers)]]
 
 
 def warn_of_cost_and_end(self, run):
@@ -78,10 +83,7 @@ def test_run_in_a_process_of_its_own(home):
     assert (process.returncode, err) == (0, "")
     first, *lines = out.splitlines()
     assert first == "devices started: False"
-    assert [line.split() for line in lines] == [
-        ["figure", os.path.join("out", "figures", "data.png")],
-        ["numbers", os.path.join("out", "summary.json")],
-    ]
+    assert [line.split() for line in lines] == written("data")
     assert status_of(home / "out")["state"] == "done"
     assert read_json(home / "out" / "meta.json")["seed"] == 3
     assert (home / "out" / "figures" / "data.png").read_bytes().startswith(b"\x89PNG")
@@ -100,10 +102,7 @@ def test_run_without_a_terminal_prints_plain_lines_with_the_loss(capsys):
 def test_run_prints_a_table_and_its_files(capsys):
     assert main(["run", "lengthscales.yaml", "--out", "out"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines[-2:]] == [
-        ["figure", str(Path("out", "figures", "lengthscales.png"))],
-        ["numbers", str(Path("out", "summary.json"))],
-    ]
+    assert [line.split() for line in lines[-2:]] == written("lengthscales")
     assert any(line.split()[:1] == ["0.3"] for line in lines)
 
 

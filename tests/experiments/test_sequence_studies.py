@@ -72,9 +72,8 @@ def test_scalars_have_the_least_error_one_step_ahead(x64, name):
     half, layer, best = study.rows // 2, LAYERS[name], (np.inf, None, None)
     for memory in layer.scalars["memory"]:
         for rate in layer.scalars.get("rate", (1.0,)):
-            ahead, now = (
-                by_rows(name, at, k, v, memory, rate) for at in (np.roll(k, -1, axis=0), q)
-            )
+            both = (np.roll(k, -1, axis=0), q)
+            ahead, now = (by_rows(name, at, k, v, memory, rate) for at in both)
             if name == "decay":
                 late = ahead[:-1][len(ahead[:-1]) // 2 :], v[1:][len(v[1:]) // 2 :]
                 factor = np.sum(late[0] * late[1]) / np.sum(late[0] ** 2)
@@ -94,9 +93,8 @@ def test_layers_are_compared_with_the_oracle(run_study):
     fields = ("rows=64", "sequences=8", "speeds=[0.0, 0.1]", "noises=[0.1]")
     run = run_study("test_time_regression", *fields)
     rows = run.summary["rows"]
-    assert [(row["function"], row["speed"]) for row in rows] == [
-        (function, speed) for function in ("linear", "nonlinear") for speed in (0.0, 0.1)
-    ]
+    cases = [(function, speed) for function in ("linear", "nonlinear") for speed in (0.0, 0.1)]
+    assert [(row["function"], row["speed"]) for row in rows] == cases
     for row in rows:
         ratios = {name: one["ratio"] for name, one in row["layers"].items()}
         assert ratios.pop("oracle") == 1.0
@@ -139,9 +137,8 @@ def test_every_layer_has_nearly_the_same_number_of_parameters():
 @pytest.mark.slow
 def test_softmax_learns_to_recall(run_study):
     fields = ("layers=[softmax, linear]", "pairs=[2, 4]", "key_tokens=8", "value_tokens=4")
-    run = run_study(
-        "associative_recall", *fields, "seeds=2", "steps=400", "tested=50", "size=16", "qk_size=8"
-    )
+    sizes = ("seeds=2", "steps=400", "tested=50", "size=16", "qk_size=8")
+    run = run_study("associative_recall", *fields, *sizes)
     softmax, linear = run.summary["rows"]
     assert (softmax["layer"], linear["layer"]) == ("softmax", "linear")
     assert min(softmax["accuracy"]) > 0.9
@@ -223,18 +220,8 @@ def test_all_lengths_and_functions_share_a_program_and_have_the_results_of_their
     eye, candidates = jnp.asarray(np.eye(4)), jnp.asarray([0.5, 1.0, 2.0])
 
     def fit(function, n, longest):
-        return fit_data_sets(
-            jax.random.PRNGKey(n),
-            jnp.asarray(function),
-            queries,
-            eye,
-            2,
-            candidates,
-            jnp.asarray(n),
-            longest,
-            jnp.asarray(0.3),
-            2,
-        )
+        key, (function, n, noise) = jax.random.PRNGKey(n), map(jnp.asarray, (function, n, 0.3))
+        return fit_data_sets(key, function, queries, eye, 2, candidates, n, longest, noise, 2)
 
     padded = {function: fit(function, n, 24) for function, n in ((0, 7), (1, 13), (2, 24))}
     assert sum("fit_data_sets" in name for name in programs) == 1

@@ -145,10 +145,10 @@ def test_means_and_intervals_over_seeds(swept):
         ]
         assert len(values) == 3
         found = group["numbers"]["fits.0.lengthscale"]
-        ends = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-        np.testing.assert_allclose(
-            [found["mean"], found["lower"], found["upper"]], [np.mean(values), *ends], rtol=1e-12
-        )
+        mean = np.mean(values)
+        expected = [mean, *stats.t.interval(0.95, 2, mean, stats.sem(values))]
+        found = [found[name] for name in ("mean", "lower", "upper")]
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
     with np.load(swept / "figures" / "sweep.npz") as arrays:
         assert arrays["fits.0.lengthscale/points"].shape == (12, 2)
 
@@ -208,11 +208,8 @@ def test_data_of_one_program_are_loaded_in_float64(home, capsys):
 
 
 def test_varying_fields_are_fields_of_their_study():
-    assert {name for name, study in STUDIES.items() if study.varying} == {
-        "heads",
-        "holdout",
-        "leave_one_out",
-    }
+    found = {name for name, study in STUDIES.items() if study.varying}
+    assert found == {"heads", "holdout", "leave_one_out"}
     for study in STUDIES.values():
         for field in study.varying:
             part = study

@@ -51,9 +51,8 @@ def test_members_take_one_of_each_part():
     plan = read_plan(Path("s.yaml"), [])
     members = plan.members()
     assert len(members) == 3 * 2 * 2 * 4
-    assert {(m.study.seed, m.study.hold_out[0]) for m in members} == set(
-        itertools.product((3, 4, 5), (1, 2))
-    )
+    drawn = {(m.study.seed, m.study.hold_out[0]) for m in members}
+    assert drawn == set(itertools.product((3, 4, 5), (1, 2)))
     trained = {(m.study.training.steps, m.study.training.optimizer) for m in members}
     assert trained == {(8, "sgd"), (9, "adam")}  # what a point leaves out is as in the config
     drawn = {(m.study.training.learning_rate, m.study.model.kernel) for m in members}
@@ -82,10 +81,9 @@ def test_command_line_wins_over_the_section():
     assert plan.axes.keys() == {"hold_out", "model.kernel", "data.n"}
     members = plan.members()
     assert len(members) == 2 * len(plan.axes["model.kernel"]) * 2
-    shared = {
-        (m.study.seed, m.study.training.steps, m.study.training.learning_rate) for m in members
-    }
-    assert shared == {(7, 2, 0.5)}
+    trained = [m.study.training for m in members]
+    assert {m.study.seed for m in members} == {7}
+    assert {(training.steps, training.learning_rate) for training in trained} == {(2, 0.5)}
 
 
 def test_section_of_the_base_is_merged():
@@ -134,10 +132,7 @@ def test_integers_and_choices_are_drawn_equally_often(draw):
 
 
 def test_draws_are_those_of_python_in_any_version():
-    assert Draw(integers=[0, 999]).draws("a", 5, 0) == FIRST_DRAWS
-
-
-FIRST_DRAWS = [429, 767, 14, 98, 958]
+    assert Draw(integers=[0, 999]).draws("a", 5, 0) == [429, 767, 14, 98, 958]
 
 
 @pytest.mark.parametrize(
@@ -179,14 +174,8 @@ WRONG = [  # a section, and the error: its line and field after "s.yaml:"
     ("{grid: {seed: [1]}, points: [{seed: 2}]}", "2: sweep: seed is set by grid and by points"),
     (RANDOM + "{unifrm: [0, 1]}", "6: sweep.random.fields.seed.unifrm: unknown .* 'uniform'"),
     (RANDOM + "{uniform: [0, 1], choice: [1]}", "6: sweep.random.fields.seed: expected one of uni"),
-    (
-        RANDOM + "{log_uniform: [0, 1]}",
-        "6: sweep.random.fields.seed: log_uniform: expected positiv",
-    ),
-    (
-        RANDOM + "{integers: [3, 1]}",
-        r"6: sweep.random.fields.seed.integers: expected \[lowest, hig",
-    ),
+    (RANDOM + "{log_uniform: [0, 1]}", "6: sweep.random.fields.seed: log_uniform: expected posi"),
+    (RANDOM + "{integers: [3, 1]}", r"6: sweep.random.fields.seed.integers: expected \[lowest, "),
     ("\n  random: {number: 3}", "3: sweep.random.fields: is required"),
 ]
 
@@ -296,24 +285,18 @@ def test_best_candidates_of_a_round_go_on(capsys):
         kept = sorted(finite, key=lambda rate: loss_of(rate, steps, 1.5))[:keep]
         expected.append((steps, len(left), kept))
         left = kept
-    found = [
-        (
-            one["budget"]["training.steps"],
-            one["candidates"],
-            [float(kept["asked"]["training.learning_rate"]) for kept in one["kept"]],
-        )
-        for one in read_json("s/summary.json")["rounds"]
-    ]
-    assert found == expected
+    rounds = read_json("s/summary.json")["rounds"]
+    for one, (steps, candidates, kept) in zip(rounds, expected, strict=True):
+        assert (one["budget"]["training.steps"], one["candidates"]) == (steps, candidates)
+        assert [float(each["asked"]["training.learning_rate"]) for each in one["kept"]] == kept
     assert "round 1: candidates: 7, training.steps=2, 3 kept" in printed.out
-    assert printed.out.splitlines()[-1].startswith(
-        "best: training.learning_rate=0.2: fits.0.loss = "
-    )
+    last = printed.out.splitlines()[-1]
+    assert last.startswith("best: training.learning_rate=0.2: fits.0.loss = ")
     assert printed.err.count("not done: seed=") == 2
     rows = read_csv("s/members.csv")
     assert len(rows) == 2 * (7 + 3 + 1)
     assert [row["training.steps"] for row in rows] == ["2"] * 14 + ["4"] * 6 + ["9"] * 2
-    best = read_json("s/summary.json")["rounds"][-1]["kept"][0]["fits.0.loss"]
+    best = rounds[-1]["kept"][0]["fits.0.loss"]
     assert best == pytest.approx(np.mean([loss_of(0.2, 9, seed) for seed in (1, 2)]))
     # what is done is not computed again
     assert sweep("training.learning_rate=0.2,0.3") == 0
@@ -333,9 +316,8 @@ def test_metric_that_no_member_has_is_refused(capsys):
     Path("r.yaml").write_text(IN_ROUNDS.replace("fits.0.loss", "fits.0.los"))
     assert sweep() == 2
     error = capsys.readouterr().err
-    assert error.startswith(
-        "r.yaml:15: sweep.rounds.metric: unknown number fits.0.los; did you mean"
-    )
+    start = "r.yaml:15: sweep.rounds.metric: unknown number fits.0.los; did you mean"
+    assert error.startswith(start)
     assert "'fits.0.loss'" in error
     Path("r.yaml").write_text(IN_ROUNDS)
     assert sweep("training.learning_rate=0.7,0.8") == 2

@@ -201,9 +201,8 @@ def test_file_without_a_kernel_is_refused(text, message, error_of):
 
 
 def test_file_may_register_a_kernel_by_itself(capsys):
-    Path("mine.py").write_text(
-        "import attnkernel as ak, experiments\nexperiments.register('other', ak.kernels.Cauchy)\n"
-    )
+    registers = "experiments.register('other', ak.kernels.Cauchy)"
+    Path("mine.py").write_text(f"import attnkernel as ak, experiments\n{registers}\n")
     assert main(["show", "holdout.yaml", "model.kernel=other", "--kernels", "mine.py"]) == 0
     assert "kernel: other" in capsys.readouterr().out
     assert KERNELS["other"] is ak.kernels.Cauchy
