@@ -18,6 +18,10 @@ PACKAGE = ROOT / "attnkernel"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
 def absolute_imports(path: Path) -> set[str]:
     """The top-level packages that a file imports by their names."""
     found = set()
@@ -31,21 +35,13 @@ def absolute_imports(path: Path) -> set[str]:
 
 def test_packages_import_only_layers_below_their_own():
     """The contracts of import-linter in pyproject.toml; no module is outside a layer."""
-    done = subprocess.run(
-        [Path(sys.executable).with_name("lint-imports")],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
+    done = run(Path(sys.executable).with_name("lint-imports"))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_no_function_shadows_a_package():
-    packages = {path.parent.name for path in FILES if path.name == "__init__.py"}
-    assert {
-        name for name in packages - {"_core"} if not inspect.ismodule(getattr(ak, name))
-    } == set()
+    packages = {path.parent.name for path in FILES if path.name == "__init__.py"} - {"_core"}
+    assert [name for name in packages if not inspect.ismodule(getattr(ak, name))] == []
 
 
 def test_the_package_imports_neither_experiments_nor_itself_by_name():
@@ -55,21 +51,10 @@ def test_the_package_imports_neither_experiments_nor_itself_by_name():
 
 @pytest.mark.cli
 def test_import_brings_in_nothing_heavy():
-    heavy = (
-        "matplotlib",
-        "pydantic",
-        "pandas",
-        "sklearn",
-        "yaml",
-        "rich",
-        "experiments",
-        "scipy.stats",
-    )
-    script = f"import sys, attnkernel; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert done.stdout.strip() == "[]"
+    heavy = "matplotlib pydantic pandas sklearn yaml rich experiments scipy.stats"
+    script = f"import sys, attnkernel; print([m for m in {heavy!r}.split() if m in sys.modules])"
+    done = run(sys.executable, "-c", script)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]")
 
 
 def test_unknown_name_is_an_attribute_error():

@@ -138,12 +138,8 @@ def test_commands_that_compute_keep_programs(user, monkeypatch, command, is_cach
 @pytest.mark.parametrize(("config", "is_cached"), [("holdout", True), ("cache", False)])
 def test_a_benchmark_runs_without_the_cache_that_another_study_has(user, config, is_cached):
     ak.cache_programs()
-    study: Any = SimpleNamespace(
-        is_benchmark=STUDIES[config].is_benchmark,
-        precision="float32",
-        legacy_prng=False,
-        style="light",
-    )
+    fields = {"precision": "float32", "legacy_prng": False, "style": "light"}
+    study: Any = SimpleNamespace(is_benchmark=STUDIES[config].is_benchmark, **fields)
     with runner.settings(study):
         assert provenance._caches_programs() == is_cached
         assert getattr(JAX, ENABLED) == is_cached

@@ -37,16 +37,14 @@ def models():
 def make_models(key):
     mixed = ak.OnColumns(ak.Gaussian(0.5), 0) * ak.OnColumns(ak.kernels.AitchisonAitken(0.2, 3), 1)
     stack = eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, 5))
+    masked = {"prior": ak.Causal() & ak.Window(5, 0), "rotary": ak.Rotary(base=100.0)}
+    embedding = eqx.nn.MLP(3, 5, 7, 2, activation=jnp.tanh, key=key)
     return {
         "gaussian": ak.Gaussian(0.3),
         "regression": ak.KernelRegression(mixed, order=1, on_empty="nearest"),
         "heads": ak.MultiheadKernelRegression(ak.PerHead(stack), rule=ak.Entmax(1.5)),
-        "attention": ak.MultiheadAttention(
-            3, 12, prior=ak.Causal() & ak.Window(5, 0), rotary=ak.Rotary(base=100.0), key=key
-        ),
-        "learned": ak.LearnedKernelRegression(
-            3, 2, embedding=eqx.nn.MLP(3, 5, 7, 2, activation=jnp.tanh, key=key), key=key
-        ),
+        "attention": ak.MultiheadAttention(3, 12, **masked, key=key),
+        "learned": ak.LearnedKernelRegression(3, 2, embedding=embedding, key=key),
         "bfloat16": ak.nn.KVCache(7, 2, 4, 4, dtype=jnp.bfloat16),
     }
 
@@ -59,6 +57,11 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(one, other)
 
 
+def assert_not_loaded(message, path):
+    with pytest.raises(ak.SavedFileError, match=message):
+        ak.load(path)
+
+
 @pytest.mark.parametrize("name", ["gaussian", "regression", "heads", "attention", "learned"])
 def test_a_loaded_model_equals_the_saved_one(tmp_path, models, name):
     model = models[name]
@@ -69,13 +72,9 @@ def test_a_loaded_model_equals_the_saved_one(tmp_path, models, name):
 def test_a_loaded_fit_predicts_as_the_saved_one(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.uniform(size=31)
-    fit = ak.fit(
-        ak.KernelRegression(ak.Gaussian(1.0)),
-        x,
-        np.sin(6 * x) + 0.1 * rng.normal(size=31),
-        objective=ak.LeaveOneOut(),
-        starts=1,
-    )
+    y = np.sin(6 * x) + 0.1 * rng.normal(size=31)
+    model = ak.KernelRegression(ak.Gaussian(1.0))
+    fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=1)
     ak.save(tmp_path / "fit", fit)
     back = ak.load(tmp_path / "fit")
     assert_equal(back.model, fit.model)
@@ -100,22 +99,18 @@ def test_plain_data_bfloat16_and_keys_are_kept(tmp_path, models):
         np.testing.assert_array_equal(*map(draw, (back, key)))
 
 
-NUMERIC = (
-    "bool int4 uint4 int8 uint8 int16 uint16 int32 uint32 "
-    "float8_e4m3fn float8_e5m2 bfloat16 float16 float32 complex64"
-)
+WHOLE = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (4, 8, 16, 32)]
+NUMERIC = f"bool {' '.join(WHOLE)} float8_e4m3fn float8_e5m2 bfloat16 float16 float32 complex64"
 
 
 def test_every_numeric_dtype_is_kept(tmp_path):
     ours = {name: np.array([0, 1, 1], jnp.dtype(name)) for name in NUMERIC.split()}
-    arrays = jax.device_put(ours)
     wide = {name: np.array([0, 1], name) for name in ("int64", "uint64", "float64", "complex128")}
-    ak.save(tmp_path / "m", {**arrays, **wide})
+    arrays = jax.device_put(ours) | wide
+    ak.save(tmp_path / "m", arrays)
     loaded = ak.load(tmp_path / "m")
-    for name, array in {**arrays, **wide}.items():
-        assert type(loaded[name]) is type(array)
-        assert loaded[name].dtype == name
-        np.testing.assert_array_equal(loaded[name], array)
+    assert_equal(loaded, arrays)
+    assert all(array.dtype == name for name, array in loaded.items())
 
 
 def absolute_error(predicted, y):
@@ -140,8 +135,7 @@ def test_a_class_names_the_functions_that_its_fields_may_hold(tmp_path):
 def test_a_class_of_the_user_must_be_given_to_load(tmp_path):
     model = ak.KernelRegression(Own(jnp.asarray(0.7)))
     ak.save(tmp_path / "own", model)
-    with pytest.raises(ak.SavedFileError, match=r"classes=\[Own\]"):
-        ak.load(tmp_path / "own")
+    assert_not_loaded(r"classes=\[Own\]", tmp_path / "own")
     assert_equal(ak.load(tmp_path / "own", classes=[Own]), model)
 
 
@@ -173,20 +167,16 @@ def test_every_damaged_file_is_refused(tmp_path, models):
     whole = path.read_bytes()
     for bad in (b"", whole[:5], whole[:200], whole[:-1], whole + b"0", b"PK" + whole):
         path.write_bytes(bad)
-        with pytest.raises(ak.SavedFileError, match=r"damaged|not of ours"):
-            ak.load(path)
+        assert_not_loaded(r"damaged|not of ours", path)
     rng = np.random.default_rng(0)
     for place in rng.integers(0, len(whole), 300):  # one bit each
         bad = bytearray(whole)
         bad[place] ^= 1 << rng.integers(8)
         path.write_bytes(bad)
-        with pytest.raises(ak.SavedFileError):
-            ak.load(path)
+        assert_not_loaded(".", path)
     path.write_bytes(whole.replace(b"attnkernel 1", b"attnkernel 2", 1))
-    with pytest.raises(ak.SavedFileError, match="newer"):
-        ak.load(path)
-    with pytest.raises(ak.SavedFileError, match="No such file"):
-        ak.load(tmp_path / "none")
+    assert_not_loaded("newer", path)
+    assert_not_loaded("No such file", tmp_path / "none")
 
 
 def forged(path, change):
@@ -234,8 +224,7 @@ def test_a_forged_file_creates_only_registered_classes(tmp_path):
     ):
         ak.save(path, ak.Gaussian(1.0))
         forged(path, change)
-        with pytest.raises(ak.SavedFileError, match=message):
-            ak.load(path)
+        assert_not_loaded(message, path)
 
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path):
@@ -253,8 +242,7 @@ def test_a_header_of_many_megabytes_is_refused_before_it_is_read(tmp_path, size)
     path = tmp_path / "m"
     path.write_bytes(b"attnkernel 1\n" + b"0" * 64 + b" " + b" " * size + b"{}\n")
     tracemalloc.start()
-    with pytest.raises(ak.SavedFileError, match="header is not as it was written"):
-        ak.load(path)
+    assert_not_loaded("header is not as it was written", path)
     assert tracemalloc.get_traced_memory()[1] < 50e6
     tracemalloc.stop()
 
@@ -262,8 +250,8 @@ def test_a_header_of_many_megabytes_is_refused_before_it_is_read(tmp_path, size)
 def test_float64_is_refused_where_it_would_be_rounded(tmp_path):
     with jax.enable_x64(True):
         ak.save(tmp_path / "m", ak.Gaussian(jnp.asarray(0.1)))
-    with jax.enable_x64(False), pytest.raises(ak.SavedFileError, match="jax_enable_x64"):
-        ak.load(tmp_path / "m")
+    with jax.enable_x64(False):
+        assert_not_loaded("jax_enable_x64", tmp_path / "m")
 
 
 def test_a_class_of_a_script_or_a_notebook_is_kept(tmp_path, monkeypatch):
@@ -271,5 +259,4 @@ def test_a_class_of_a_script_or_a_notebook_is_kept(tmp_path, monkeypatch):
     own = Own(jnp.asarray(2.0))
     ak.save(tmp_path / "own.ak", own)
     assert_equal(ak.load(tmp_path / "own.ak", classes=[Own]), own)
-    with pytest.raises(ak.SavedFileError, match="Own"):
-        ak.load(tmp_path / "own.ak")
+    assert_not_loaded("Own", tmp_path / "own.ak")
