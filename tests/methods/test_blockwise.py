@@ -171,11 +171,9 @@ def test_batches_whose_members_need_different_blocks(x64, kernel, derivatives):
 
 def test_no_queries_and_no_keys():
     q, k, v = random_arrays()
-    none = ak.attend(q[:0], k, v, kernel=ak.Gaussian(1.0), method=Blockwise())
-    assert none.shape == (0, DIM_V)
-    value, log_mass = ak.attend(
-        q, k[:0], v[:0], kernel=ak.Gaussian(1.0), method=Blockwise(), return_log_mass=True
-    )
+    assert ak.attend(q[:0], k, v, kernel=ak.Gaussian(1.0), method=Blockwise()).shape == (0, DIM_V)
+    parts = {"kernel": ak.Gaussian(1.0), "method": Blockwise()}
+    value, log_mass = ak.attend(q, k[:0], v[:0], **parts, return_log_mass=True)
     assert (np.asarray(value) == 0).all()
     assert np.isneginf(log_mass).all()
 
@@ -198,10 +196,8 @@ def test_values_without_columns(x64, kernel, method, prior):
     @jax.jit
     def both(x):
         parts = {"kernel": kernel, "prior": prior, "return_log_mass": True}
-        return (
-            ak.attend(x, x, x[:, :0], method=method, **parts),
-            ak.attend(x, x, x, method=Dense(), **parts),
-        )
+        dense = ak.attend(x, x, x, method=Dense(), **parts)
+        return ak.attend(x, x, x[:, :0], method=method, **parts), dense
 
     (value, log_mass), (_, dense) = both(x)
     assert value.shape == (191, 0)

@@ -1,5 +1,7 @@
 """`jax.export` with symbolic sizes of batches and sequences: one program for all sizes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,11 +35,10 @@ def assert_exports(function, shapes, sizes, rtol, reference=None):
         arrays = [rng.normal(size=shape).astype(np.float32) for shape in concrete]
         found, wanted = program.call(*arrays), (reference or jax.jit(function))(*arrays)
         assert found.keys() == wanted.keys()
+        close = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=rtol)
         for name in wanted:
-            for one, other in zip(*map(jax.tree.leaves, (found[name], wanted[name])), strict=True):
-                np.testing.assert_allclose(
-                    one, other, rtol=rtol, atol=rtol, err_msg=f"{name}, sizes {known}"
-                )
+            check = functools.partial(close, err_msg=f"{name}, sizes {known}")
+            jax.tree.map(check, found[name], wanted[name])
 
 
 def gaussian_attention(q, k, v, is_causal=False):
@@ -139,12 +140,9 @@ def test_regression_and_linear_attention_of_any_length():
     features = RandomFeatures(16, 2, key=jax.random.key(0))
 
     def predictions(q, x, y):
-        orders = {
-            f"order {p}": ak.KernelRegression(ak.Gaussian(1.0), order=p)(
-                jnp.sin(q), jnp.sin(x), y[:, 0]
-            )
-            for p in (1, 2)
-        }
+        sines, orders = (jnp.sin(q), jnp.sin(x), y[:, 0]), {}
+        for p in (1, 2):
+            orders[f"order {p}"] = ak.KernelRegression(ak.Gaussian(1.0), order=p)(*sines)
         linear = Linear(features=features)
         causal = ak.attend(x, x, y, kernel=ak.Gaussian(1.0), prior=ak.Causal(), method=linear)
         others = {

@@ -22,20 +22,12 @@ pytestmark = needs_finufft
 
 QUERIES, KEYS = 37, 53
 HIDDEN = np.arange(KEYS) % 3 == 1
+OTHERS = priors.HeldOut(HIDDEN) & priors.ExcludeSelf()
+SINK = ak.Softmax(0.7, sink_mass=0.1)
 METRIC = np.array([[2.0, 0.3, 0.0], [0.3, 0.5, 0.1], [0.0, 0.1, 1.0]])
 CASES = {
-    "1-D, leave one out": (
-        1,
-        ak.Gaussian(0.3),
-        priors.ExcludeSelf(),
-        ak.Softmax(0.7, sink_mass=0.1),
-    ),
-    "2-D, per dimension, held out": (
-        2,
-        ak.Gaussian(np.array([0.7, 1.1])),
-        priors.HeldOut(HIDDEN) & priors.ExcludeSelf(),
-        ak.Softmax(),
-    ),
+    "1-D, leave one out": (1, ak.Gaussian(0.3), priors.ExcludeSelf(), SINK),
+    "2-D, per dimension, held out": (2, ak.Gaussian(np.array([0.7, 1.1])), OTHERS, ak.Softmax()),
     "3-D, full metric": (3, ak.Gaussian(1.5, metric=METRIC), None, ak.Softmax()),
 }
 
@@ -197,10 +189,9 @@ def test_rows_that_are_not_numbers_change_only_what_reads_them(x64):
 def test_missing_package_is_named(x64, monkeypatch):
     shapes = (jax.ShapeDtypeStruct((10**5, 1), jnp.float64),) * 3
     assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == Fourier()
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "jax_finufft" else found(name)
-    )
+    find = importlib.util.find_spec
+    without = lambda name: None if name == "jax_finufft" else find(name)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", without)
     selection = ak.select_method(*shapes, kernel=ak.Gaussian(0.3))
     assert selection.method == Blockwise()
     assert "jax-finufft" in str(selection)
@@ -238,16 +229,14 @@ def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, d
 def test_selected_queries_are_recomputed_exactly(x64, monkeypatch):
     """None, one, some and all of 37 queries, in groups of four."""
     monkeypatch.setattr(_fallback, "CHUNK_QUERIES", 4)
-    prior = priors.HeldOut(HIDDEN) & priors.ExcludeSelf()
 
     def exact(kernel, selected, *arrays):
-        state = _fallback.recompute_exactly(selected, *arrays, (kernel, prior, ak.Softmax()))
+        state = _fallback.recompute_exactly(selected, *arrays, (kernel, OTHERS, ak.Softmax()))
         return state.value, jnp.where(state.mass > 0, state.log_mass, 0.0)
 
     def dense(kernel, selected, *arrays):
-        value, log_mass = ak.attend(
-            *arrays, kernel=kernel, prior=prior, method=Dense(), return_log_mass=True
-        )
+        parts = {"kernel": kernel, "prior": OTHERS, "method": Dense()}
+        value, log_mass = ak.attend(*arrays, **parts, return_log_mass=True)
         return jnp.where(selected[:, None], value, 0.0), jnp.where(selected, log_mass, 0.0)
 
     @jax.jit
@@ -288,11 +277,8 @@ def narrow(dim=1):
 
 
 def number(lengthscale, q, k, v, method):
-    kernel, prior = ak.Gaussian(lengthscale), priors.HeldOut(HIDDEN) & priors.ExcludeSelf()
-    rule = ak.Softmax(0.7, sink_mass=0.1)
-    value, log_mass = ak.attend(
-        q, k, v, kernel=kernel, prior=prior, rule=rule, method=method, return_log_mass=True
-    )
+    parts = {"kernel": ak.Gaussian(lengthscale), "prior": OTHERS, "rule": SINK, "method": method}
+    value, log_mass = ak.attend(q, k, v, **parts, return_log_mass=True)
     return jnp.sum(jnp.sin(value)) + jnp.sum(log_mass**2)
 
 
@@ -354,10 +340,9 @@ def test_every_transformation_of_jax():
 
 @functools.partial(jax.jit, static_argnames="method")
 def predicted(lengthscale, q, k, v, method):
+    parts = {"kernel": ak.Gaussian(lengthscale), "method": method}
     mask = priors.HeldOut(jnp.arange(len(k)) % 7 == 0)
-    return ak.attend(
-        q, k, v, kernel=ak.Gaussian(lengthscale), prior=mask, method=method, return_log_mass=True
-    )
+    return ak.attend(q, k, v, **parts, prior=mask, return_log_mass=True)
 
 
 def test_hard_inputs_equal_float64():
@@ -399,12 +384,12 @@ def test_auto_takes_it_from_float32_shapes():
 
 def test_integers_booleans_and_modules_pass_through():
     kernel = ak.Gaussian(np.array([1.0, 3.0]))
-    count, wide, flag = in_float64(
-        lambda kernel, i, b: (jnp.sum(i), kernel.lengthscale + 1e-12 - 1.0, b),
-        kernel,
-        jax.device_put(np.arange(3)),
-        jax.device_put(np.array(True)),
-    )
+
+    def passed(kernel, i, b):
+        return jnp.sum(i), kernel.lengthscale + 1e-12 - 1.0, b
+
+    arrays = jax.device_put((np.arange(3), np.array(True)))
+    count, wide, flag = in_float64(passed, kernel, *arrays)
     assert (int(count), bool(flag)) == (3, True)
     assert count.dtype == jnp.int32
     np.testing.assert_allclose(np.asarray(wide)[0], 1e-12, rtol=1e-3)

@@ -133,10 +133,9 @@ def test_fits_leverages_and_slopes_are_within_the_tolerance(x64, order):
         np.testing.assert_allclose(local.influence[known, 0], influence[known, 0], rtol=TOL)
         if lengthscale == 0.05:
             step, is_good = 1e-4, condition < 1e5
-            low, high = (
-                number_of(*reference(q, x, y, hidden, lengthscale * np.exp(move), order), is_good)
-                for move in (-step, step)
-            )
+            scaled = (lengthscale * np.exp(move) for move in (-step, step))
+            numbers = (reference(q, x, y, hidden, each, order) for each in scaled)
+            low, high = (number_of(*each, is_good) for each in numbers)
             np.testing.assert_allclose(slope, (high - low) / (2 * step), rtol=1e-6)
 
 

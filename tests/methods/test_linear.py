@@ -148,9 +148,8 @@ def test_orthogonal_features_have_less_variance(x64):
             return jnp.mean((both @ both.T - exact) ** 2)
 
         keys = jax.random.split(jax.random.PRNGKey(seed), 2000)
-        means = [
-            jnp.mean(jax.vmap(functools.partial(one, orthogonal=o))(keys)) for o in (True, False)
-        ]
+        each = [jax.vmap(functools.partial(one, orthogonal=o)) for o in (True, False)]
+        means = [jnp.mean(errors_of(keys)) for errors_of in each]
         return *means, RandomFeatures(DIM, DIM, key=keys[0]).directions
 
     orthogonal, independent, rows = jax.device_get(errors(5, points))
@@ -172,14 +171,11 @@ def test_causal_sums_do_not_depend_on_later_keys(dtype):
 
 @pytest.mark.parametrize(("kernel", "first"), [("gaussian", 70), slow("elu", 1)])
 def test_decoding_with_a_state_equals_the_full_pass(x64, kernel, first):
-    options = {
-        "elu": {"kernel": EluFeatures(), "method": Linear(), "num_kv_heads": 2},
-        "gaussian": {
-            "kernel": ak.Gaussian(0.9),
-            "method": Linear(random_features(11, 2, 1)),
-            "rotary": ak.Rotary(base=9.0),
-        },
-    }[kernel]
+    if kernel == "elu":
+        options = {"kernel": EluFeatures(), "method": Linear(), "num_kv_heads": 2}
+    else:
+        options = {"kernel": ak.Gaussian(0.9), "method": Linear(random_features(11, 2, 1))}
+        options["rotary"] = ak.Rotary(base=9.0)
     module = made_module(4, 8, **options, prior=ak.Causal())
     x = np.random.default_rng(6).normal(size=(75, 8))
     full, cache = eqx.filter_jit(module)(x, x, x), module.recurrent_cache()
@@ -201,10 +197,9 @@ def test_state_is_summed_in_at_least_float32(of_module, of_cache, size):
     options = {"kernel": EluFeatures(), "method": Linear(), "dtype": of_module}
     module = made_module(4, 8, num_kv_heads=2, **options)
     x = (size * np.random.default_rng(1).normal(size=(401, 8))).astype(of_module or np.float32)
-    wide = jax.tree.map(
-        lambda leaf: jax.device_put(np.asarray(leaf, np.float32)) if eqx.is_array(leaf) else leaf,
-        module,
-    )
+    narrow, static = eqx.partition(module, eqx.is_array)
+    wide = jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), narrow))
+    wide = eqx.combine(wide, static)
     full = np.asarray(eqx.filter_jit(wide)(*3 * [x.astype(np.float32)], prior=ak.Causal()))
     cache = module.recurrent_cache(dtype=of_cache)
     assert cache.state.sums.dtype == jnp.float32
@@ -253,9 +248,8 @@ def test_recurrent_cache_needs_linear_attention():
     key = jax.random.PRNGKey(0)
     with pytest.raises(ValueError, match=r"make the module with method=ak\.methods\.Linear"):
         ak.MultiheadAttention(2, 4, key=key).recurrent_cache()
-    windowed = ak.MultiheadAttention(
-        2, 4, kernel=EluFeatures(), prior=ak.Window(2, 0), method=Linear(), key=key
-    )
+    parts = {"kernel": EluFeatures(), "prior": ak.Window(2, 0), "method": Linear()}
+    windowed = ak.MultiheadAttention(2, 4, **parts, key=key)
     with pytest.raises(ValueError, match=r"Linear cannot evaluate this: .*got Window"):
         windowed.recurrent_cache()
 

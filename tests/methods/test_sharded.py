@@ -29,7 +29,7 @@ from refusals import assert_raises
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel.kernels import AdditiveScore, EluFeatures, Triweight
-from attnkernel.methods import Blockwise, Dense, Fourier, Linear, Sorted
+from attnkernel.methods import Blockwise, Dense, Fourier, Linear, Sharded, Sorted
 from experiments.__main__ import main
 
 pytestmark = pytest.mark.multi_device
@@ -39,9 +39,9 @@ def mesh(*sizes, names=("devices",)):
     return Mesh(np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes), names)
 
 
-INNER = {"": ak.methods.Dense(), ", blockwise": ak.methods.Blockwise(4, 8)}
+INNER = {"": Dense(), ", blockwise": Blockwise(4, 8)}
 MODES = {
-    f"{'ring' if ring else 'keys'}{name}": ak.methods.Sharded(mesh(4), ring=ring, inner=inner)
+    f"{'ring' if ring else 'keys'}{name}": Sharded(mesh(4), ring=ring, inner=inner)
     for ring in (False, True)
     for name, inner in INNER.items()
 }
@@ -65,7 +65,7 @@ def test_value_gradient_and_jvp(x64, kernel, prior, rule, method, derivatives):
     """29 queries and 37 keys on four devices: the last parts are padded."""
     parts = *to_float64((KERNELS[kernel], PRIORS[prior], RULES[rule])), *random_arrays()
     found = evaluate(MODES[method], *parts, derivatives=derivatives)
-    assert_agree(found, evaluate(ak.methods.Dense(), *parts, derivatives=derivatives))
+    assert_agree(found, evaluate(Dense(), *parts, derivatives=derivatives))
 
 
 @pytest.mark.parametrize("method", [slow("keys"), "ring"])
@@ -90,7 +90,7 @@ def table(method, kernels, derivatives):
 @functools.cache
 def dense_table(kernels, derivatives):
     """The reference, compiled once for both layouts of the keys."""
-    return table(ak.methods.Dense(), kernels, derivatives)
+    return table(Dense(), kernels, derivatives)
 
 
 @pytest.mark.slow
@@ -107,11 +107,8 @@ def test_second_derivatives(x64):
 
             return jax.hessian(number)(k)
 
-        sharded = (
-            ak.methods.Sharded(mesh(2), ring=ring, inner=ak.methods.Dense())
-            for ring in (False, True)
-        )
-        return [hessian(method) for method in (*sharded, ak.methods.Dense())]
+        sharded = (Sharded(mesh(2), ring=ring, inner=Dense()) for ring in (False, True))
+        return [hessian(method) for method in (*sharded, Dense())]
 
     of_keys, of_ring, dense = hessians(k)
     np.testing.assert_allclose(of_keys, dense, rtol=1e-9, atol=1e-9)
@@ -121,14 +118,14 @@ def test_second_derivatives(x64):
 @pytest.mark.parametrize(
     ("inner", "kernel", "prior", "tolerance", "ring"),
     [
-        (ak.methods.Sorted(), ak.Epanechnikov(0.8), priors.HeldOut(HIDDEN), 1e-12, True),
-        slow(ak.methods.Linear(), ak.kernels.EluFeatures(), None, 1e-12, False),
+        (Sorted(), ak.Epanechnikov(0.8), priors.HeldOut(HIDDEN), 1e-12, True),
+        slow(Linear(), EluFeatures(), None, 1e-12, False),
         slow(ak.attention.Auto(), ak.Gaussian(0.6), ak.Window(4, 2), 1e-12, True),
-        slow(ak.methods.Sorted(), ak.Laplace(0.8), None, 1e-12, False),
-        slow(ak.methods.Linear(), ak.kernels.EluFeatures(), None, 1e-12, True),
+        slow(Sorted(), ak.Laplace(0.8), None, 1e-12, False),
+        slow(Linear(), EluFeatures(), None, 1e-12, True),
         *(
             pytest.param(
-                *(ak.methods.Fourier(), ak.Gaussian(0.6), None, 1e-6, ring),
+                *(Fourier(), ak.Gaussian(0.6), None, 1e-6, ring),
                 marks=[pytest.mark.slow, needs_finufft],
             )
             for ring in (False, True)
@@ -137,9 +134,9 @@ def test_second_derivatives(x64):
 )
 def test_every_inner_method(x64, inner, kernel, prior, tolerance, ring):
     q, k, v = random_arrays(dim=1)
-    if isinstance(inner, ak.methods.Linear):
+    if isinstance(inner, Linear):
         q, k = np.abs(q), np.abs(k)
-    method = ak.methods.Sharded(mesh(3), ring=ring, inner=inner)
+    method = Sharded(mesh(3), ring=ring, inner=inner)
     parts = to_float64(kernel), prior, ak.Softmax(), q, k, v
     assert_equals_dense(method, *parts, derivatives=False, rtol=tolerance, atol=tolerance)
 
@@ -149,15 +146,9 @@ def test_distant_parts_and_empty_rows(x64, method):
     """Parts whose weights differ by e^-50000, and a query that sees no key of any part."""
     q, v = np.array([[1.0], [99.0], [50.0]]), np.arange(16.0)[:, None]
     k = np.repeat([[0.0], [100.0]], 8, axis=0)
-    parts = (
-        to_float64(ak.Gaussian(0.3)),
-        priors.MaskFunction(lambda i, j: i < 2),
-        ak.Softmax(),
-        q,
-        k,
-        v,
-    )
-    ours, dense = evaluate((MODES[method], ak.methods.Dense()), *parts, derivatives=False)
+    kernel, prior = to_float64(ak.Gaussian(0.3)), priors.MaskFunction(lambda i, j: i < 2)
+    parts = kernel, prior, ak.Softmax(), q, k, v
+    ours, dense = evaluate((MODES[method], Dense()), *parts, derivatives=False)
     np.testing.assert_allclose(ours[0], [[3.5], [11.5], [0.0]], rtol=1e-12)
     np.testing.assert_allclose(ours[1], dense[1], rtol=1e-6)
     assert np.isneginf(ours[1][2])
@@ -179,28 +170,25 @@ def test_batch_over_another_mesh_axis(x64, ring):
     places = NamedSharding(both, PartitionSpec("data", "devices"))
     laid_out = [jax.device_put(rows, places) for rows in data]
     call = jax.jit(functools.partial(ak.attend, kernel=ak.Gaussian(0.6), prior=ak.Causal()))
-    ours = functools.partial(call, method=ak.methods.Sharded(both, ring=ring))
-    np.testing.assert_allclose(ours(*laid_out), call(*data, method=ak.methods.Dense()), rtol=1e-12)
+    ours = functools.partial(call, method=Sharded(both, ring=ring))
+    np.testing.assert_allclose(ours(*laid_out), call(*data, method=Dense()), rtol=1e-12)
 
 
 @pytest.mark.slow
 def test_ring_keeps_the_sharding_of_queries(x64):
-    ring = ak.methods.Sharded(mesh(8), ring=True)
+    ring = Sharded(mesh(8), ring=True)
     places = NamedSharding(ring.mesh, PartitionSpec("devices"))
     data = random_arrays(queries=32, keys=40)
-    out = ak.attend(
-        *(jax.device_put(rows, places) for rows in data), kernel=ak.Gaussian(0.6), method=ring
-    )
+    attended = functools.partial(ak.attend, kernel=ak.Gaussian(0.6))
+    out = attended(*(jax.device_put(rows, places) for rows in data), method=ring)
     assert out.sharding.is_equivalent_to(places, 2)
-    np.testing.assert_allclose(
-        out, ak.attend(*data, kernel=ak.Gaussian(0.6), method=ak.methods.Dense()), rtol=1e-12
-    )
+    np.testing.assert_allclose(out, attended(*data, method=Dense()), rtol=1e-12)
 
 
 @pytest.mark.slow
 def test_ring_memory_per_device_falls_with_devices():
     def used(devices):
-        ring = ak.methods.Sharded(mesh(devices), ring=True, inner=ak.methods.Blockwise(32, 32))
+        ring = Sharded(mesh(devices), ring=True, inner=Blockwise(32, 32))
         places = NamedSharding(ring.mesh, PartitionSpec("devices"))
         shape = jax.ShapeDtypeStruct((16384, 16), jnp.float32, sharding=places)
 
@@ -226,28 +214,23 @@ def test_fit_on_a_mesh(x64, ring, order):
         found = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=1)
         return found.model.kernel.lengthscale
 
-    ours = lengthscale(ak.methods.Sharded(mesh(2), ring=ring, inner=ak.methods.Dense()))
-    np.testing.assert_allclose(ours, lengthscale(ak.methods.Dense()), rtol=1e-7)
+    ours = lengthscale(Sharded(mesh(2), ring=ring, inner=Dense()))
+    np.testing.assert_allclose(ours, lengthscale(Dense()), rtol=1e-7)
 
 
 def test_invalid_meshes(as_users_run_it):
-    assert_raises("axis.*devices.*'rows'", ak.methods.Sharded, mesh(2), "rows")
-    assert_raises("mesh.*'all'", ak.methods.Sharded, "all")
-    assert_raises(
-        "devices.*Auto.*Explicit",
-        ak.methods.Sharded,
-        jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Explicit,)),
-    )
-    assert_raises(
-        "inner.*Blockwise.*Sharded", ak.methods.Sharded, mesh(2), inner=ak.methods.Sharded(mesh(2))
-    )
+    assert_raises("axis.*devices.*'rows'", Sharded, mesh(2), "rows")
+    assert_raises("mesh.*'all'", Sharded, "all")
+    explicit = jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Explicit,))
+    assert_raises("devices.*Auto.*Explicit", Sharded, explicit)
+    assert_raises("inner.*Blockwise.*Sharded", Sharded, mesh(2), inner=Sharded(mesh(2)))
 
 
 def test_default_mesh_is_all_devices():
-    assert ak.methods.Sharded().devices == 8
+    assert Sharded().devices == 8
     data = random_arrays(keys=5)  # fewer keys than devices: some hold padding alone
     parts = ak.Gaussian(0.3), None, ak.Softmax(), *data
-    assert_equals_dense(ak.methods.Sharded(), *parts, derivatives=False, rtol=1e-5, atol=1e-6)
+    assert_equals_dense(Sharded(), *parts, derivatives=False, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -316,11 +299,8 @@ def weights(q, k, v, **parts):
 
 
 GAUSS, DOT, ELU = ({"kernel": k} for k in (ak.Gaussian(0.7), ak.DotProduct(), EluFeatures()))
-BLOCKS, CAUSAL, ENTMAX = (
-    {"method": Blockwise(4, 4)},
-    {"prior": ak.Causal()},
-    {"rule": ak.Entmax(1.5)},
-)
+BLOCKS, CAUSAL = {"method": Blockwise(4, 4)}, {"prior": ak.Causal()}
+ENTMAX, PER_HEAD = {"rule": ak.Entmax(1.5)}, ak.PerHead(ak.Gaussian(np.linspace(0.5, 2.0, 8)))
 WITHIN = {
     "causal": {"causal": (ak.attend, GAUSS | BLOCKS | CAUSAL)},
     "blocks": {
@@ -356,10 +336,7 @@ EXPLICIT = {
     "sums": {
         "dense": (ak.attend, DOT | {"method": Dense()}),
         "entmax": (ak.attend, DOT | BLOCKS | ENTMAX),
-        "heads": (
-            ak.attend,
-            {"kernel": ak.PerHead(ak.Gaussian(np.linspace(0.5, 2.0, BATCH)))} | BLOCKS,
-        ),
+        "heads": (ak.attend, {"kernel": PER_HEAD} | BLOCKS),
         "linear": (ak.attend, ELU | {"method": Linear()}),
     },
     "functions": {
@@ -393,9 +370,8 @@ def kernels_of(cases):
 
 def assert_equal_to_dense(found, cases):
     """Checks results on a mesh against the dense reference without one."""
-    dense = {
-        name: (function, parts | {"method": Dense()}) for name, (function, parts) in cases.items()
-    }
+    of_method = {"method": Dense()}
+    dense = {name: (function, parts | of_method) for name, (function, parts) in cases.items()}
     expected = jax.jit(functools.partial(values_and_gradients, dense))(kernels_of(cases), *data())
     tolerance = {"rtol": 1e-6, "atol": 1e-7} if "fourier" in cases else {"rtol": 1e-9, "atol": 1e-9}
     for name in cases:

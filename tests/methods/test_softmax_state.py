@@ -31,12 +31,8 @@ def part(seed: int, seen: int, shift: float, blank: bool) -> tuple[np.ndarray, n
     return log_weights, rng.normal(size=(KEYS, DIM_V))
 
 
-PARTS = st.tuples(
-    st.integers(0, 99),
-    st.sampled_from([0, 1, KEYS]),
-    st.sampled_from([-900.0, 0.0, 900.0]),
-    st.booleans(),
-)
+SIZES, SHIFTS = st.sampled_from([0, 1, KEYS]), st.sampled_from([-900.0, 0.0, 900.0])
+PARTS = st.tuples(st.integers(0, 99), SIZES, SHIFTS, st.booleans())
 
 
 def results(*states: SoftmaxState) -> list[tuple[jax.Array, jax.Array]]:
@@ -52,9 +48,8 @@ def assert_close(a, b) -> None:
 def merged(parts):
     x, y, z = (SoftmaxState.from_log_weights(*arguments) for arguments in parts)
     log_weights, values = zip(*parts, strict=True)
-    union = SoftmaxState.from_log_weights(
-        jnp.concatenate(log_weights, axis=1), jnp.concatenate(values)
-    )
+    whole = jnp.concatenate(log_weights, axis=1), jnp.concatenate(values)
+    union = SoftmaxState.from_log_weights(*whole)
     return results(x.merge(y), y.merge(x), x.merge(y).merge(z), x.merge(y.merge(z)), union)
 
 
@@ -248,15 +243,14 @@ def test_states_of_two_sets_of_keys_merge_into_attention(x64, methods):
     @functools.partial(jax.grad, has_aux=True)
     def gradient(q):
         rule = ak.PerHead(ak.Softmax(log_sink_mass=SINKS))
-        states = [
-            softmax_state(
-                q, K[part], V[part],
-                kernel=ak.DotProduct(), prior=prior_of(J[part]), rule=rule, method=method,
-            )
-            for part, method in zip((slice(0, CUT), slice(CUT, None)), methods, strict=True)
-        ]  # fmt: skip
-        merged = states[0].merge(states[1]).with_sink(rule.stack.log_sink())
-        return jnp.sum(COTANGENT * merged.value), (merged.value, merged.log_mass, states[0].mass)
+
+        def state_of(part, method):
+            parts = {"kernel": ak.DotProduct(), "prior": prior_of(J[part]), "rule": rule}
+            return softmax_state(q, K[part], V[part], **parts, method=method)
+
+        first, second = map(state_of, (slice(0, CUT), slice(CUT, None)), methods)
+        merged = first.merge(second).with_sink(rule.stack.log_sink())
+        return jnp.sum(COTANGENT * merged.value), (merged.value, merged.log_mass, first.mass)
 
     of_q, (value, log_mass, first_mass) = gradient(Q)
     weights = np.exp(LOG_WEIGHTS)
@@ -281,10 +275,8 @@ def test_states_of_two_sets_of_keys_merge_into_attention(x64, methods):
 def test_states_of_other_methods_merge(x64, kernel, method):
     @jax.jit
     def merged(q):
-        parts = (slice(0, CUT), slice(CUT, None))
-        first, second = (
-            softmax_state(q, K[part], V[part], kernel=kernel, method=method) for part in parts
-        )
+        state_of = functools.partial(softmax_state, q, kernel=kernel, method=method)
+        first, second = state_of(K[:CUT], V[:CUT]), state_of(K[CUT:], V[CUT:])
         whole = ak.attend(q, K, V, kernel=kernel, method=Dense(), return_log_mass=True)
         union = first.merge(second)
         return (union.value, union.log_mass), whole

@@ -32,16 +32,9 @@ def by_both_methods(make, leave_one_out, hessian_in, log_lengthscale, q, k, v, h
     """Value, log-mass, gradient, JVP, and the Hessian in some arguments, by both methods."""
 
     def outputs(method, log_lengthscale, q, k, v):
-        prior = priors.HeldOut(hidden)
-        return ak.attend(
-            q,
-            k,
-            v,
-            kernel=with_lengthscale(make, log_lengthscale),
-            prior=prior & priors.ExcludeSelf() if leave_one_out else prior,
-            method=method,
-            return_log_mass=True,
-        )
+        prior, kernel = priors.HeldOut(hidden), with_lengthscale(make, log_lengthscale)
+        prior = prior & priors.ExcludeSelf() if leave_one_out else prior
+        return ak.attend(q, k, v, kernel=kernel, prior=prior, method=method, return_log_mass=True)
 
     def of_method(method):
         def number(*moving):
@@ -79,11 +72,9 @@ def test_value_and_derivatives(x64, make, leave_one_out, hessian_in):
     rng = np.random.default_rng(0)
     lattice = rng.integers(0, 12, (N, 1)) * 0.25
     for x in (rng.normal(size=(N, 1)), lattice, np.zeros((N, 1))):
-        q = (
-            x
-            if leave_one_out
-            else np.concatenate([rng.normal(size=(22, 1)), x[:13], [[40.0], [-2e3]]])
-        )
+        q = x
+        if not leave_one_out:
+            q = np.concatenate([rng.normal(size=(22, 1)), x[:13], [[40.0], [-2e3]]])
         for lengthscale, share in zip(LENGTHSCALES, (0.0, 0.4, 0.0, 0.7, 1.0), strict=True):
             hidden = rng.random(N) < share
             data = np.log(lengthscale), q, x, rng.normal(size=(N, DIM_V)), hidden
@@ -132,14 +123,11 @@ def test_digits_of_many_keys_far_from_zero(x64):
     y = 2.0 + np.sin(20.0 * (x - 1e4)) + rng.normal(size=(n, 1))
     q = rng.choice(x, 50) + 1e-3 * rng.normal(size=(50, 1))
     kernels = [make(lengthscale) for make in KERNELS]
-    method = Sorted()
+    attended = functools.partial(ak.attend, method=Sorted(), return_log_mass=True)
 
     @jax.jit  # one program: they share the sorting
     def sums(q, x, y):
-        return [
-            ak.attend(q, x, y, kernel=kernel, method=method, return_log_mass=True)
-            for kernel in kernels
-        ]
+        return [attended(q, x, y, kernel=kernel) for kernel in kernels]
 
     results = jax.device_get(sums(q, x, y))
     ell = np.longdouble(kernels[0].lengthscale)
@@ -172,17 +160,15 @@ def test_float32_far_from_zero(makes):
         double = values(Dense(), np.float64(x), np.float64(y))
     for make, *both in zip(makes, single, double, strict=True):
         # at the jump of a boxcar the two precisions may differ by a key
-        np.testing.assert_allclose(
-            *both, atol=0.1 if make is Boxcar else 2e-5, err_msg=make.__name__
-        )
+        atol = 0.1 if make is Boxcar else 2e-5
+        np.testing.assert_allclose(*both, atol=atol, err_msg=make.__name__)
 
 
 def test_log_mass_far_from_all_keys(x64):
     k, v = np.array([[0.0], [1.0], [3.0]]), np.array([[1.0], [2.0], [5.0]])
     q = np.array([[1e5], [-1e6], [2.0]])
-    value, log_mass = ak.attend(
-        q, k, v, kernel=ak.Laplace(0.01), method=Sorted(), return_log_mass=True
-    )
+    parts = {"kernel": ak.Laplace(0.01), "method": Sorted()}
+    value, log_mass = ak.attend(q, k, v, **parts, return_log_mass=True)
     np.testing.assert_allclose(np.asarray(value)[:, 0], [5.0, 1.0, 3.5], rtol=1e-12)
     expected = [-(1e5 - 3) / 0.01, -1e8, -100 + np.log(2)]
     np.testing.assert_allclose(log_mass, expected, rtol=50 * EPS)
