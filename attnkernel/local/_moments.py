@@ -328,8 +328,8 @@ def _order_by_neighbour(
     def split(level: Int[Array, ""], order: Int[Array, " rows"]) -> Int[Array, " rows"]:
         group = jnp.arange(len(order)) // (len(order) >> level)
         at = points[order]
-        ends = (of(at, group, 2**levels) for of in (jax.ops.segment_max, jax.ops.segment_min))
-        widest = jnp.argmax(operator.sub(*ends), axis=1)
+        high = jax.ops.segment_max(at, group, 2**levels)
+        widest = jnp.argmax(high - jax.ops.segment_min(at, group, 2**levels), axis=1)
         along = jnp.take_along_axis(at, widest[group][:, None], axis=1)[:, 0]
         return jax.lax.sort((group, along, order), num_keys=2)[2]
 
