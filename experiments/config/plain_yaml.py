@@ -83,11 +83,7 @@ def parse(text: str, name: str) -> yaml.Node | None:
             f"{shortened(name)}: is too long: a config has up to {MAX_CONFIG_CHARACTERS} characters"
         )
     try:
-        loader = _Loader(text)
-        try:
-            return loader.get_single_node()
-        finally:
-            loader.dispose()
+        return yaml.compose(text, Loader=_Loader)
     except RecursionError:
         raise ConfigError(f"{name}: is nested too deep to be a config") from None
     except yaml.MarkedYAMLError as error:
@@ -134,14 +130,11 @@ def read_plain_values(
             locations[(*field, key)] = location(key_node)
             values[key] = read_plain_values(value_node, (*field, key), location, locations)
         return values
-    loader = _Loader("")
     try:
-        return loader.construct_object(node)
+        return _Loader("").construct_object(node)
     except (yaml.YAMLError, ValueError) as error:
         problem = getattr(error, "problem", None) or error
         raise ConfigError(f"{location(node)}: {dotted(field)}: {problem}") from None
-    finally:
-        loader.dispose()
 
 
 def dotted(field: FieldPath) -> str:
