@@ -247,25 +247,6 @@ class Run(Monitor):
 
             yield tick
 
-    @contextlib.contextmanager
-    def fit(
-        self,
-        name: str,
-        steps: int,
-        *,
-        record: Callable[[Any], Any],
-        log: Callable[[int, dict[str, Any]], str],
-        chunk: int = 100,
-        resumable: bool = True,
-    ) -> Iterator[dict[str, Any]]:
-        with self.progress(name, steps) as tick, self.timed(name):
-
-            def callback(done: int, history: dict[str, Any]) -> None:
-                tick(done, log(done, history))
-
-            kept = {"checkpoints": self.checkpoints(name), "chunk": chunk} if resumable else {}
-            yield {"record": record, "callback": callback, **kept}
-
     def save(self, name: str, model: Any) -> None:
         ak.save(self.file(f"checkpoints/{name}"), model)
 

@@ -41,13 +41,23 @@ class Monitor:
         chunk: int = 100,
         resumable: bool = True,
     ) -> Iterator[dict[str, Any]]:
-        """Yields the arguments of `ak.fit` by which the fit is followed: here none.
+        """Yields the arguments of `ak.fit` by which the fit is followed: none if none is kept.
 
         **Arguments:** `record`: the numbers of a model that the history keeps. `log(done,
         history)`: writes the metrics of a chunk, and returns the words of the progress display.
         `resumable`: whether the fit resumes from checkpoints, `chunk` steps apart.
         """
-        yield {}
+        checkpoints = self.checkpoints(name)
+        if checkpoints is None:
+            yield {}
+            return
+        with self.progress(name, steps) as tick, self.timed(name):
+
+            def callback(done: int, history: dict[str, Any]) -> None:
+                tick(done, log(done, history))
+
+            kept = {"checkpoints": checkpoints, "chunk": chunk} if resumable else {}
+            yield {"record": record, "callback": callback, **kept}
 
     def metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds lines to the metrics."""
