@@ -14,20 +14,7 @@ from rich.console import Console
 from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, literal
 
 from ..config import ConfigError, read
-from ..runs import (
-    OutputError,
-    flat,
-    is_number,
-    numbers_of,
-    output_errors,
-    plain_table,
-    read_json,
-    require_run,
-    save_figure,
-    status_of,
-    write_csv,
-    write_json,
-)
+from ..runs import files
 from .number_labels import in_words, labels
 
 MAX_ROWS = 40  # of a table
@@ -41,13 +28,13 @@ class Result:
     """The config, status, summary and metrics of a run directory."""
 
     def __init__(self, directory: Path):
-        require_run(directory)
+        files.require_run(directory)
         self.directory = directory
-        self.config = flat(read(directory / "config.yaml").values)
-        self.status = status_of(directory)
-        self.meta = read_json(directory / "meta.json")
-        self.summary = read_json(directory / "summary.json")
-        self.numbers = numbers_of(self.summary)
+        self.config = files.flat(read(directory / "config.yaml").values)
+        self.status = files.status_of(directory)
+        self.meta = files.read_json(directory / "meta.json")
+        self.summary = files.read_json(directory / "summary.json")
+        self.numbers = files.numbers_of(self.summary)
 
     def rows(self) -> Iterator[tuple[float, str, dict[str, Any]]]:
         """Metrics by line: the step, the member of the run, as "hold_out 7", and its values."""
@@ -57,7 +44,7 @@ class Result:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 continue  # damaged, as the last line of a run that was killed
-            if not isinstance(row, dict) or len(row) < 2 or not is_number(row.get("step")):
+            if not isinstance(row, dict) or len(row) < 2 or not files.is_number(row.get("step")):
                 continue
             (who, member), *values = ((k, v) for k, v in row.items() if k != "step")
             yield row["step"], f"{who} {member}", dict(values)
@@ -67,7 +54,7 @@ class Result:
         found: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for step, member, values in self.rows():
             for name, value in values.items():
-                if is_number(value):
+                if files.is_number(value):
                     found.setdefault((name, member), []).append((step, value))
         return {key: np.array(rows, float) for key, rows in found.items()}
 
@@ -84,7 +71,7 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     numbers = _values_by_field([result.numbers for result in results], differing=False)
     words = labels(numbers, [result.summary for result in results])
     state = [result.status["state"] for result in results]
-    with output_errors(out):
+    with files.output_errors(out):
         out.mkdir(parents=True)
     shown = {words[name]: values for name, values in list(numbers.items())[:MAX_ROWS]}
     for title, rows in (
@@ -92,7 +79,7 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
         ("Results", shown),
     ):
         cells = [[name, *map(_format_value, values)] for name, values in rows.items()]
-        console.print(plain_table(title, ["", *names], cells))
+        console.print(files.plain_table(title, ["", *names], cells))
     if len(numbers) > MAX_ROWS:
         rest = len(numbers) - MAX_ROWS
         console.print(f"and {rest} more numbers in {out / 'compare.json'}")
@@ -102,8 +89,8 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
         "config": asked,
         "numbers": numbers,
     }
-    with output_errors(out):
-        write_json(out / "compare.json", content)
+    with files.output_errors(out):
+        files.write_json(out / "compare.json", content)
         drawn = _draw_metrics(names, [result.paths() for result in results], out)
     if drawn:
         console.print(f"figure  {drawn}")
@@ -180,7 +167,7 @@ def _draw_metrics(
             for i, who in enumerate(series[:12])
         ]
     figure.legend(handles=entries, loc="outside lower center", ncols=3)
-    return save_figure(out / "figures", "compare", figure, arrays)
+    return files.save_figure(out / "figures", "compare", figure, arrays)
 
 
 def _label_series(series: str) -> str:
@@ -195,7 +182,7 @@ def index(folder: Path, console: Console) -> None:
     **Raises:** `OutputError` where there is no such folder, or it cannot be written.
     """
     if not folder.is_dir():
-        raise OutputError(f"{folder} is no folder of runs")
+        raise files.OutputError(f"{folder} is no folder of runs")
     first = ["run", "study", "name", "state", "reason", "seed", "started", "seconds", "commit"]
     rows = []
     for status in sorted(folder.rglob("status.json")):
@@ -212,13 +199,15 @@ def index(folder: Path, console: Console) -> None:
             **{key: result.config.get(key) for key in ("study", "name", "seed")},
             **{key: result.status.get(key) for key in ("state", "reason")},
             "started": meta.get("started"),
-            "seconds": flat(meta).get("seconds.total"),
-            "commit": flat(meta).get("git.commit"),
+            "seconds": files.flat(meta).get("seconds.total"),
+            "commit": files.flat(meta).get("git.commit"),
         }
         rows.append(row | result.numbers)
     columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
-    with output_errors(folder):
-        write_csv(folder / "index.csv", columns, [[row.get(k) for k in columns] for row in rows])
+    with files.output_errors(folder):
+        files.write_csv(
+            folder / "index.csv", columns, [[row.get(k) for k in columns] for row in rows]
+        )
     cells = [[_format_value(row[name]) for name in INDEX_COLUMNS] for row in rows[-MAX_ROWS:]]
-    console.print(plain_table(None, INDEX_COLUMNS, cells))
+    console.print(files.plain_table(None, INDEX_COLUMNS, cells))
     console.print(f"{folder / 'index.csv'}: {len(rows)} runs")

@@ -12,7 +12,6 @@ from .files import (
     plain,
     plain_table,
     read_json,
-    require_run,
     save_figure,
     status_of,
     write_csv,
