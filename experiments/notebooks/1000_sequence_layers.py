@@ -139,40 +139,31 @@ WEIGHTS["local linear"] = local_linear_weights(np.asarray(q), np.asarray(k))
 r = ak.recurrent
 linear, delta = r.LinearAttention(), r.DeltaRule()
 STEPS = {
-    "linear": lambda v: r.regress(q, k, v, estimator=linear)[0],
-    "RetNet": lambda v: r.regress(q, k, v, estimator=linear, log_decay=-0.1)[0],
-    "Mamba-2": lambda v: r.regress(q, k, v, estimator=linear, log_decay=decay, rate=rate)[0],
-    "GLA": lambda v: r.regress(q, k, v, estimator=linear, log_decay=channels)[0],
-    "DeltaNet": lambda v: r.regress(q, k, v, estimator=delta, rate=rate)[0],
-    "Gated DeltaNet": lambda v: r.regress(q, k, v, estimator=delta, log_decay=decay, rate=rate)[0],
-    "KDA": lambda v: r.regress(q, k, v, estimator=delta, log_decay=channels, rate=rate)[0],
-}
-GATES = {
-    "linear": (0.0, 1.0),
-    "RetNet": (-0.1, 1.0),
-    "Mamba-2": (decay, rate),
-    "GLA": (channels, 1.0),
-    "DeltaNet": (0.0, rate),
-    "Gated DeltaNet": (decay, rate),
-    "KDA": (channels, rate),
+    "linear": {"estimator": linear},
+    "RetNet": {"estimator": linear, "log_decay": -0.1},
+    "Mamba-2": {"estimator": linear, "log_decay": decay, "rate": rate},
+    "GLA": {"estimator": linear, "log_decay": channels},
+    "DeltaNet": {"estimator": delta, "rate": rate},
+    "Gated DeltaNet": {"estimator": delta, "log_decay": decay, "rate": rate},
+    "KDA": {"estimator": delta, "log_decay": channels, "rate": rate},
 }
 
 
-def by_steps(name, v):
-    log_decay, beta = GATES[name]
-    alpha = np.exp(np.broadcast_to(log_decay, (ROWS, DIM)))
-    beta = np.broadcast_to(beta, ROWS)
+def by_steps(layer, v):
+    alpha = np.exp(np.broadcast_to(layer.get("log_decay", 0.0), (ROWS, DIM)))
+    beta = np.broadcast_to(layer.get("rate", 1.0), ROWS)
     state, out = np.zeros((DIM, v.shape[1])), []
     for t in range(ROWS):
         state = alpha[t][:, None] * state
-        target = v[t] - state.T @ k[t] if "Delta" in name or name == "KDA" else v[t]
+        target = v[t] - state.T @ k[t] if layer["estimator"] is delta else v[t]
         state = state + beta[t] * np.outer(k[t], target)
         out.append(state.T @ q[t])
     return np.array(out)
 
 
-for name, line in STEPS.items():
-    print(f"{name:14s} deviation {np.abs(line(v) - by_steps(name, v)).max():.1e}")
+for name, layer in STEPS.items():
+    found = r.regress(q, k, v, **layer)[0]
+    print(f"{name:14s} deviation {np.abs(found - by_steps(layer, v)).max():.1e}")
 
 # %% [markdown]
 # ## All rows at each step, exactly: Mesa
@@ -185,8 +176,8 @@ for name, line in STEPS.items():
 # %%
 mesa, line = r.RecursiveLeastSquares(1.0), r.RecursiveLeastSquares(1.0, intercept=True)
 EXACT = {
-    "Mesa": lambda v: r.regress(q, k, v, estimator=mesa, log_decay=decay, rate=rate)[0],
-    "Mesa, intercept": lambda v: r.regress(q, k, v, estimator=line, log_decay=decay, rate=rate)[0],
+    "Mesa": {"estimator": mesa, "log_decay": decay, "rate": rate},
+    "Mesa, intercept": {"estimator": line, "log_decay": decay, "rate": rate},
 }
 for name, layer in EXACT.items():
     ones = np.ones((ROWS, int("intercept" in name)))
@@ -197,7 +188,8 @@ for name, layer in EXACT.items():
         w = np.where(causal[t], rate * np.exp(ages[t] - ages), 0.0)
         solution = np.linalg.solve((w[:, None] * x).T @ x + penalty, (w[:, None] * x).T @ v)
         expected.append(at[t] @ solution)
-    print(f"{name:15s} deviation {np.abs(layer(v) - np.array(expected)).max():.1e}")
+    found = r.regress(q, k, v, **layer)[0]
+    print(f"{name:15s} deviation {np.abs(found - np.array(expected)).max():.1e}")
 
 # %% [markdown]
 # ## The weight of each row
@@ -209,7 +201,8 @@ for name, layer in EXACT.items():
 
 # %%
 identity = jnp.eye(ROWS)
-WEIGHTS |= {name: np.asarray(line(identity)) for name, line in (STEPS | EXACT).items()}
+for name, layer in (STEPS | EXACT).items():
+    WEIGHTS[name] = np.asarray(r.regress(q, k, identity, **layer)[0])
 SHOWN = ("softmax", "FoX", "MoBA", "differential", "local linear", "linear", "RetNet", "DeltaNet")
 SHOWN += ("Gated DeltaNet", "KDA", "Mesa", "Mesa, intercept")
 
