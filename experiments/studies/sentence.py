@@ -53,13 +53,17 @@ class Sentences(Study):
         return [{name: self.weigh(sentence, name) for name in HEADS} for sentence in self.sentences]
 
     def report(self, results: Results, run: Run) -> None:
-        weights = results
-        self.draw(run, weights)
-        last, of_it = self.last_pronoun(weights)
-        if last is not None:
-            self.draw_pronoun(run, last, of_it)
+        self.draw(run, results)
+        pronouns = [
+            (number, place)
+            for number, sentence in enumerate(self.sentences)
+            for place, role in enumerate(sentence.roles)
+            if role == "pronoun"
+        ]
+        if pronouns:
+            self.draw_pronoun(run, results, *pronouns[-1])
         rows = []
-        for number, (sentence, heads) in enumerate(zip(self.sentences, weights, strict=True)):
+        for number, (sentence, heads) in enumerate(zip(self.sentences, results, strict=True)):
             for name, found in heads.items():
                 for i, token in enumerate(sentence.tokens):
                     j = int(np.argmax(found[i]))
@@ -94,16 +98,7 @@ class Sentences(Study):
         weights = ak.attention_weights(roles, roles, kernel=Bilinear(pairs), prior=prior)
         return np.asarray(weights)
 
-    def last_pronoun(self, weights: list[dict[str, np.ndarray]]) -> tuple[int | None, np.ndarray]:
-        """The last sentence with a pronoun, and what its last pronoun looks at."""
-        for number in range(len(self.sentences) - 1, -1, -1):
-            roles = self.sentences[number].roles
-            if "pronoun" in roles:
-                place = len(roles) - 1 - roles[::-1].index("pronoun")
-                return number, weights[number]["pronoun to noun"][place]
-        return None, np.zeros(0)
-
-    def draw(self, run: Run, weights: list[dict[str, np.ndarray]]) -> None:
+    def draw(self, run: Run, weights: Results) -> None:
         rows, columns = len(self.sentences), len(HEADS)
         figure, axes = subplots(
             rows, columns, squeeze=False, figsize=(2.7 * columns + 0.8, 2.9 * rows)
@@ -123,14 +118,13 @@ class Sentences(Study):
         figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.4, label=label)
         run.figure("sentence", figure, **arrays)
 
-    def draw_pronoun(self, run: Run, number: int, of_it: np.ndarray) -> None:
-        tokens = self.sentences[number].tokens
+    def draw_pronoun(self, run: Run, weights: Results, number: int, place: int) -> None:
+        """Draws what the pronoun at this place of this sentence looks at."""
+        tokens, of_it = self.sentences[number].tokens, weights[number]["pronoun to noun"][place]
         figure, ax = subplots(figsize=(0.42 * len(tokens) + 1.4, 2.4))
         ax.bar(range(len(tokens)), of_it, color=ak.plot.BLUE)
         turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
         ax.set_xticks(range(len(tokens)), map(ak.plot.literal, tokens), **turned)
-        roles = self.sentences[number].roles
-        place = len(roles) - 1 - roles[::-1].index("pronoun")
         ax.get_xticklabels()[place].set_fontweight("bold")
         ax.set_xlabel("key (bold: the query)")
         ax.set_ylabel(f"weight from “{tokens[place]}”")
