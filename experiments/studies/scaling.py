@@ -10,12 +10,13 @@ $$ \frac nP \;\ge\; \frac{2 d b / W}{\max(4 d / F,\; 1 / E)} $$
 rows on each device. Gradients ask for less: 10 d operations a pair, 4 d numbers a row.
 """
 
+import functools
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
@@ -72,15 +73,12 @@ class Scaling(Study):
         return in_fresh_process(measure, counts, self.n, self.dim, self.checked, self.seed)
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
-        counts, rows = sorted(set(self.devices)), results
-        if left := [
-            str(count) for count in counts if count not in {row["devices"] for row in rows}
-        ]:
-            run.note([f"{', '.join(left)} devices: not available on this machine"])
+        if left := sorted(set(self.devices) - {row["devices"] for row in results}):
+            run.note([f"{', '.join(map(str, left))} devices: not available on this machine"])
         run.table_of(
             f"n = {self.n}, {self.dim} dimensions, float32: MiB of each device; and the largest "
             f"error of {self.checked} rows in float64",
-            rows,
+            results,
             {
                 "devices": "{devices}",
                 "": "{layout}",
@@ -97,12 +95,12 @@ class Scaling(Study):
             ["", *(f"d = {d}" for d in dims)],
             [[name, *(f"{n:,.0f}" for n in found)] for name, found in least.items()],
         )
-        self._draw_memory_and_rows(run, rows)
+        self._draw_memory_and_rows(run, results)
         run.summary(
             {
-                "table": rows,
+                "table": results,
                 "rows_from_which_sending_hides": {"dims": dims, **least},
-                "worst_error": max(max(r["value_error"], r["gradient_error"]) for r in rows),
+                "worst_error": max(max(r["value_error"], r["gradient_error"]) for r in results),
             }
         )
 
@@ -165,12 +163,8 @@ def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> lis
         for count in counts:
             if count > jax.device_count():
                 continue
-            mesh = jax.make_mesh(
-                (count,),
-                ("devices",),
-                axis_types=(AxisType.Auto,),
-                devices=jax.devices()[:count],
-            )
+            devices = np.array(jax.devices()[:count])
+            mesh = Mesh(devices, ("devices",), axis_types=(AxisType.Auto,))
             method = ak.methods.Sharded(mesh, ring=ring)
             found: dict[str, Any] = {"devices": count, "layout": "ring" if ring else "keys cut"}
             for what in ("value", "gradient"):
@@ -201,12 +195,8 @@ def held(method: ak.methods.Sharded, n: int, dim: int, *, gradient: bool) -> int
     def gradients(*data: Array) -> Any:
         return jax.grad(lambda *of: number(method, *of)[0], (0, 1, 2))(*data)
 
-    program = (
-        jax.jit(gradients, out_shardings=places)
-        if gradient
-        else jax.jit(value, out_shardings=places[0])
-    )
-    plan = program.lower(*shapes).compile().memory_analysis()
+    function, out = (gradients, places) if gradient else (value, places[0])
+    plan = jax.jit(function, out_shardings=out).lower(*shapes).compile().memory_analysis()
     assert plan is not None  # None on some backends, not on CPU and GPU
     return plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
 
@@ -215,11 +205,9 @@ def errors(method: ak.methods.Sharded, n: int, dim: int, seed: int) -> dict[str,
     """The largest difference from the dense sum, over the largest number there."""
     rng = np.random.default_rng(seed)
     data = [jnp.asarray(rng.normal(size=(n, dim))) for _ in range(3)]
+    program = jax.value_and_grad(number, (1, 2, 3), has_aux=True)
     found, dense = (
-        jax.jit(jax.value_and_grad(lambda *of, how=how: number(how, *of), (0, 1, 2), has_aux=True))(
-            *data
-        )
-        for how in (method, ak.methods.Dense())
+        jax.jit(functools.partial(program, how))(*data) for how in (method, ak.methods.Dense())
     )
 
     def error(ours: Array, theirs: Array) -> float:
