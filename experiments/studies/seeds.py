@@ -85,8 +85,8 @@ class Seeds(Study):
         return Results(lengthscales, errors, converged)
 
     def report(self, results: Results, run: Run) -> None:
-        lengthscales, errors, converged = results
-        if missed := int(np.sum(~converged)):
+        lengthscales, errors, _ = results
+        if missed := int(np.sum(~results.converged)):
             run.note([f"{missed} searches had not converged in {_STEPS} steps."])
         ratios, names = errors / errors[:, -1:], self.methods()
         rows = []
@@ -103,7 +103,7 @@ class Seeds(Study):
                     "standard_error_of_that": worse.std(ddof=1) / np.sqrt(len(worse)),
                 }
             )
-        self._draw_lengthscales_and_errors(run, rows, lengthscales, ratios, errors)
+        self._draw_lengthscales_and_errors(run, rows, results, ratios)
         run.table_of(
             f"{len(errors)} data sets of {self.data.n} points, kernel "
             f"{self.model.words()}; error: integrated, squared",
@@ -127,17 +127,13 @@ class Seeds(Study):
         )
 
     def _draw_lengthscales_and_errors(
-        self,
-        run: Run,
-        rows: list[dict[str, Any]],
-        lengthscales: np.ndarray,
-        ratios: np.ndarray,
-        errors: np.ndarray,
+        self, run: Run, rows: list[dict[str, Any]], results: Results, ratios: np.ndarray
     ) -> None:
         """Draws box plots of lengthscales and of `ratios` (errors over those of the best
         lengthscale), by method, shape (seeds, methods); saves the figure in `run`. `rows`: the
         table, a row for each method.
         """
+        lengthscales, errors, _ = results
         figure, (left, right) = subplots(1, 2, figsize=(8.4, 3.6))
         names = [row["method"] for row in rows]
         line = {"color": ak.plot.ink(), "linewidth": 0.9}
