@@ -25,11 +25,8 @@ def story() -> dict[str, Any]:
     x = points[:, :1]
     mean = ak.fit(ak.KernelRegression(ak.Gaussian(0.1)), x, y)
     line = ak.fit(ak.KernelRegression(ak.Gaussian(0.1), order=1), x, y, objective=ak.AICc())
-    keys, heads, trained = (
-        fits.train_keys(points, y),
-        fits.fit_heads(x, y),
-        fits.train_attention(points, y),
-    )
+    keys, heads = fits.train_keys(points, y), fits.fit_heads(x, y)
+    trained = fits.train_attention(points, y)
     plane = ak.fit(ak.KernelRegression(ak.Gaussian(jnp.array([0.1, 5.0]))), points, y)
     best_plane = np.asarray(plane.model.kernel.lengthscale)
     begin = {
