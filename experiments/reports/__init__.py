@@ -10,8 +10,8 @@ from .figures import (
     legend,
     looks_of,
     panels,
+    save_with_legend,
     smoothing_verdicts,
     subplots,
 )
 from .number_labels import labels
-from .predictions import Claim, half_width, judge, judge_and_print, mean_of, of_interval

@@ -60,7 +60,7 @@ def label_outer(axes: Iterable[Axes], x: str, y: str) -> None:
         ax.label_outer()
 
 
-def legend(figure: Figure, axes: Iterable[Axes], *, columns: int | None = None) -> None:
+def legend(figure: Figure, axes: Iterable[Axes], *, columns: int = 0) -> None:
     """One legend for all panels, below them, in one row or in `columns` columns."""
     entries = {}
     for ax in axes:
@@ -72,6 +72,14 @@ def legend(figure: Figure, axes: Iterable[Axes], *, columns: int | None = None) 
         loc="outside lower center",
         ncols=columns or len(entries),
     )
+
+
+def save_with_legend(
+    run: Run, name: str, figure: Figure, axes: Iterable[Axes], columns: int = 0, **arrays: Any
+) -> None:
+    """Adds the legend of these panels, and saves the figure in the run."""
+    legend(figure, axes, columns=columns)
+    run.figure(name, figure, **arrays)
 
 
 def heat_map(ax: Axes, weights: Any, *, most: float = 1.0, causal: bool = False) -> None:
@@ -109,8 +117,7 @@ def draw_curves(
         ax.plot(at, curve, color=ak.plot.ORANGE, label=label, zorder=3)
         ax.set_title(title)
     label_outer(axes, data.x_names[0], data.y_name)
-    legend(figure, axes)
-    run.figure(name, figure)
+    save_with_legend(run, name, figure, axes)
 
 
 def draw_fits(
@@ -132,8 +139,7 @@ def draw_fits(
         ak.plot.fit(member, ax=ax, label=label)
         ax.set_title(title)
     label_outer(axes, "leave-one-out prediction", data.y_name)
-    legend(figure, axes)
-    run.figure(name, figure)
+    save_with_legend(run, name, figure, axes)
 
 
 def smoothing_verdicts(lengthscales: Sequence[Any], errors: Sequence[Any]) -> list[str]:

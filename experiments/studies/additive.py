@@ -15,7 +15,8 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import FieldError, Positive
-from ..reports import half_width, legend, looks_of, subplots
+from ..reports import looks_of, save_with_legend, subplots
+from ..reports.predictions import half_width
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -47,9 +48,7 @@ class Additive(Study):
         places = list(itertools.product(self.rows, self.dims, MEANS, range(self.data_sets)))
         keys = Keys(key).stack(len(places))
 
-        def label(row: dict[str, Any]) -> str:
-            return f"{row['mean']}, n = {row['rows']}, d = {row['dim']}"
-
+        label = "{mean}, n = {rows}, d = {dim}".format_map
         measure = functools.partial(self._measure, places, keys)
         found = monitor.collect("data sets", len(places), measure, label)
         monitor.metrics(found)
@@ -79,20 +78,21 @@ class Additive(Study):
             place = {"rows": n, "dim": dim, "mean": mean}
             here = [row for row in results if place.items() <= row.items()]
             rows.append(place | _intervals(here))
-        columns = {"rows": "{rows}", "columns": "{dim}", "mean": "{mean}"}
-        columns |= {name: f"{{{name}:.2f}} ± {{{name} ±:.2f}}" for name in METHODS}
+        place = {"rows": "{rows}", "columns": "{dim}", "mean": "{mean}"}
+        errors = {name: f"{{{name}:.2f}} ± {{{name} ±:.2f}}" for name in METHODS}
         run.table_of(
             f"Root mean square error at {self.test_rows} new inputs ± half of a 95 % interval over "
             f"{self.data_sets} data sets, noise {self.noise:g}",
             rows,
-            columns,
+            place | errors,
         )
-        columns = {"rows": "{rows}", "columns": "{dim}", "mean": "{mean}"}
-        columns |= {
+        ratios = {
             name: f"{{{name} ratio:.2f}} ({{{name} ratio lower:.2f}}, {{{name} ratio upper:.2f}})"
             for name in METHODS[1:]
         }
-        run.table_of("Error over that of the additive fit, paired by data set", rows, columns)
+        run.table_of(
+            "Error over that of the additive fit, paired by data set", rows, place | ratios
+        )
         self._draw(run, rows)
         run.summary({"data_sets": self.data_sets, "errors": rows})
 
@@ -110,8 +110,7 @@ class Additive(Study):
             ax.set(title=f"mean: {mean}", ylim=(0.0, None))
             ax.margins(x=0.1)
         panels[0].set(ylabel="root mean square error")
-        legend(figure, list(panels))
-        run.figure("additive", figure)
+        save_with_legend(run, "additive", figure, list(panels))
 
 
 def _intervals(rows: Results) -> dict[str, float]:

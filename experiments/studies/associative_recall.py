@@ -17,7 +17,8 @@ from pydantic import Field, model_validator
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import half_width, looks_of, subplots
+from ..reports import looks_of, subplots
+from ..reports.predictions import half_width
 from ..runs import NO_MONITOR, Monitor, Run
 from .recall_layers import LAYERS
 from .study import Study
@@ -26,7 +27,6 @@ from .training import sizes, train
 LayerName = Literal[
     "softmax", "window", "order 1", "linear", "decay", "delta", "gated delta", "Mesa"
 ]
-ALL_LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 
 
 class OneLayer(eqx.Module):
@@ -66,7 +66,7 @@ class AssociativeRecall(Study):
     """Layers with the same number of parameters learn to recall a growing number of pairs."""
 
     study: Literal["associative_recall"]
-    layers: list[LayerName] = Field(default=list(ALL_LAYERS), min_length=1)
+    layers: list[LayerName] = Field(default=list(get_args(LayerName)), min_length=1)
     pairs: list[Annotated[int, Field(ge=1, le=256)]] = Field(default=[4, 8, 16], min_length=1)
     key_tokens: int = Field(default=64, ge=2, le=4096)
     value_tokens: int = Field(default=64, ge=2, le=4096)

@@ -33,7 +33,7 @@ import attnkernel as ak
 
 from ..benchmarks.reports import table_of_targets, target
 from ..config import BUILT_IN, FieldError, Positive
-from ..reports import legend, subplots
+from ..reports import save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Study
 
@@ -69,18 +69,15 @@ class Boundary(Study):
             )
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        lengthscales = np.sort(self.lengthscales)
-        at = np.linspace(0.0, 0.5, self.points)
+        lengths, at = np.sort(self.lengthscales), np.linspace(0.0, 0.5, self.points)
         cases = list(itertools.product(self.kernels, ORDERS))
 
         def fit(i: int) -> np.ndarray:
             """Returns shape (lengthscales, (measured, predicted), (bias, variance), points)."""
             (name, order), n = cases[i], self.n
-            both = (
-                (measured(name, order, h, at, n), predicted(name, order, h, at))
-                for h in lengthscales
+            return np.array(
+                [(measured(name, order, h, at, n), predicted(name, order, h, at)) for h in lengths]
             )
-            return np.array(list(both))
 
         fits = monitor.collect("fits", len(cases), fit, lambda _: "")
         return dict(zip(cases, fits, strict=True))
@@ -121,20 +118,14 @@ class Boundary(Study):
             for (what, values), most in zip(misses.items(), (0.02, 0.05, 0.02), strict=True)
         ]
         table_of_targets(run, targets)
-        self._draw_bias(run, rows, lengthscales, results)
+        self._draw_bias(run, rows, results)
         run.summary({"lengthscales": lengthscales, "rows": rows, "targets": targets})
 
-    def _draw_bias(
-        self,
-        run: Run,
-        rows: list[dict[str, Any]],
-        lengthscales: np.ndarray,
-        results: Results,
-    ) -> None:
+    def _draw_bias(self, run: Run, rows: list[dict[str, Any]], results: Results) -> None:
         """Draws the bias against x and against the lengthscale, measured and by theory, and saves
         the figure in `run`. `rows`: those of `_summarise_place`.
         """
-        at = np.linspace(0.0, 0.5, self.points)
+        lengthscales, at = np.sort(self.lengthscales), np.linspace(0.0, 0.5, self.points)
         kernel, (figure, (left, right)) = self.kernels[0], subplots(1, 2, figsize=(9.4, 3.7))
         looks = {0: (ak.plot.ORANGE, "s"), 1: (ak.plot.BLUE, "o")}
         theory = {"color": ak.plot.ink(), "linewidth": 0.9}
@@ -167,8 +158,7 @@ class Boundary(Study):
         others = [value for case, value in power.items() if case != (0, "boundary")]
         span = f"{min(others):.2f} to {max(others):.2f}"
         right.set_title(f"powers of h: {power[0, 'boundary']:.2f} at 0 of order 0, else {span}")
-        legend(figure, [left, right], columns=3)
-        run.figure("boundary", figure)
+        save_with_legend(run, "boundary", figure, [left, right], columns=3)
 
 
 def _summarise_place(

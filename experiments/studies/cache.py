@@ -15,7 +15,7 @@ from attnkernel.kernels import EluFeatures
 from attnkernel.methods import Linear
 
 from ..benchmarks.driver import interleaved, medians
-from ..reports import heat_map, legend, subplots
+from ..reports import heat_map, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -139,8 +139,7 @@ class Cache(Study):
             ends = {kind: (costs[kind][what][0], costs[kind][what][-1]) for kind in KINDS}
             grown = [f"{kind} ×{last / first:.2g}" for kind, (first, last) in ends.items()]
             ax.set_title(f"tokens ×{longer:g}\n{', '.join(grown)}")
-        legend(figure, list(axes))
-        run.figure("cache", figure)
+        save_with_legend(run, "cache", figure, list(axes))
 
 
 EQUAL_TO = {

@@ -17,16 +17,8 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import (
-    Claim,
-    facets,
-    judge_and_print,
-    legend,
-    looks_of,
-    mean_of,
-    of_interval,
-    subplots,
-)
+from ..reports import facets, looks_of, save_with_legend, subplots
+from ..reports.predictions import Claim, judge_and_print, mean_of, of_interval
 from ..runs import NO_MONITOR, Monitor, Run
 from .context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 from .study import Study
@@ -72,8 +64,7 @@ def draw_errors(
         ax.minorticks_off()
         ax.set_ylim(0.25, 4.0)
     axes[0].set_ylabel(f"squared error ÷ variance, {n} rows")
-    legend(figure, [axes[0]])
-    run.figure("errors", figure)
+    save_with_legend(run, "errors", figure, [axes[0]])
 
 
 def draw_choices(run: Run, rows: list[dict[str, Any]]) -> None:
@@ -93,8 +84,7 @@ def draw_choices(run: Run, rows: list[dict[str, Any]]) -> None:
     ax = figure.axes[0]
     ax.set_yticks(np.arange(len(names)), names)
     ax.invert_yaxis()
-    legend(figure, [ax])
-    run.figure("choices", figure)
+    save_with_legend(run, "choices", figure, [ax])
 
 
 CRITERIA = (LEAVE_ONE_OUT, HOLD_OUT)

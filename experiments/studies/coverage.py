@@ -13,7 +13,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..reports import label_outer, legend, panels
+from ..reports import label_outer, panels, save_with_legend
 from ..runs import NO_MONITOR, Column, Monitor, Run
 from .study import Keys, Study
 
@@ -118,8 +118,7 @@ class Coverage(Study):
             ax.set_title(f"{title}\nnaive {naive:.2f}, corrected {corrected:.2f}")
         axes[0].set_ylim(top=1.005)
         label_outer(axes, "x", "share of data sets")
-        legend(figure, axes)
-        run.figure("coverage", figure)
+        save_with_legend(run, "coverage", figure, axes)
 
     def _draw_example_bands(self, run: Run) -> None:
         """Draws one data set of each design with three kinds of bands, and saves the figure in
@@ -147,8 +146,7 @@ class Coverage(Study):
             ax.plot(at, truth, color=ak.plot.ORANGE, linewidth=1.3, label="true mean")
             ax.set_title(f"{design} design")
         label_outer(axes, "x", "y")
-        legend(figure, axes)
-        run.figure("bands", figure)
+        save_with_legend(run, "bands", figure, axes)
 
 
 def inputs(design: Design, n: int) -> Float[np.ndarray, " n"]:

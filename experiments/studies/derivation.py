@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import heat_map, legend, subplots
+from ..reports import heat_map, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, entropy
 
@@ -216,5 +216,4 @@ def draw_scales(run: Run, table: dict[str, dict[str, list[float]]], dims: list[i
         ax.set_title(f"d = {dims[-1]}: {last['without']:.2g}, scaled {last['with']:.2g}")
     axes[0].set_yscale("log")
     axes[2].set_yscale("log")
-    legend(figure, list(axes))
-    run.figure("scales", figure)
+    save_with_legend(run, "scales", figure, list(axes))

@@ -16,15 +16,8 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import FieldError, Positive
-from ..reports import (
-    Claim,
-    facets,
-    judge_and_print,
-    label_outer,
-    legend,
-    mean_of,
-    of_interval,
-)
+from ..reports import facets, label_outer, save_with_legend
+from ..reports.predictions import Claim, judge_and_print, mean_of, of_interval
 from ..runs import NO_MONITOR, Monitor, Run
 from .head_errors import FUNCTIONS, Decomposition, Function, fit_data_sets
 from .study import Study
@@ -218,5 +211,4 @@ def draw_terms(run: Run, rows: list[dict[str, Any]]) -> None:
         ax.set(title=f"{name}, {n} rows")
         ax.set_xticks(at, [f"{row['heads']} of {row['size']}" for row in here])
     label_outer(axes.values(), "heads of d_k columns", "squared error")
-    legend(figure, list(axes.values())[:1])
-    run.figure("terms", figure)
+    save_with_legend(run, "terms", figure, list(axes.values())[:1])

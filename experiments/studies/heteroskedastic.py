@@ -13,7 +13,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import legend, subplots
+from ..reports import save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -103,8 +103,7 @@ class Heteroskedasticity(Study):
             gain = f"reweighting: {error['reweighted']:.2f} × the error of the mean"
             ax.set_title(f"sd 0.2 + {growth:g}|x|\n{gain}")
             ax.set(xlabel="x", ylabel="sd of the noise: median and quartiles")
-        legend(figure, axes)
-        run.figure("heteroskedastic", figure)
+        save_with_legend(run, "heteroskedastic", figure, axes)
 
 
 def _summarise_method(

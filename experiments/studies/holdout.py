@@ -10,7 +10,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Data, HoldOutSize, Model, Training, outside_bounds
-from ..reports import draw_fits, legend, panels, smoothing_verdicts
+from ..reports import draw_fits, panels, save_with_legend, smoothing_verdicts
 from ..runs import NO_MONITOR, Monitor, Run
 from . import study as base
 from .training import require_finite
@@ -112,5 +112,4 @@ class HoldOut(base.HoldOutStudy):
         ax.set_yscale("log")
         ends = f"{np.nanmin(path[:, -1]):.3g} to {np.nanmax(path[:, -1]):.3g}"
         ax.set(xlabel="step", ylabel="lengthscale ℓ (units of x)", title=f"ℓ ends at {ends}")
-        legend(figure, [ax])
-        run.figure("training", figure, lengthscale=path, loss=fits.history["loss"])
+        save_with_legend(run, "training", figure, [ax], lengthscale=path, loss=fits.history["loss"])

@@ -13,7 +13,7 @@ import attnkernel as ak
 from attnkernel.kernels import AitchisonAitken, Kernel
 
 from ..config import Positive
-from ..reports import label_outer, legend, panels
+from ..reports import label_outer, panels, save_with_legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -116,8 +116,7 @@ class HypothesisTests(Study):
             ax.set_title(f"{case}\n{title}", fontsize=9)
             ax.set_ylim(0.0, 1.02)
         label_outer(axes, "effect", "share rejected")
-        legend(figure, axes)
-        run.figure("power", figure)
+        save_with_legend(run, "power", figure, axes)
 
 
 def _simulate_and_test(

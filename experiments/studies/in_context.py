@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import legend, subplots
+from ..reports import save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 from .training import sizes, train
@@ -179,8 +179,7 @@ class InContext(Study):
             look = {"color": colors[name], "label": f"_{LABELS[name]}"}
             right.plot(at[order], curve[order], styles[name][1:], **look)
         right.set(xlabel="x", ylabel="y", title=f"a new function, {len(x)} points")
-        legend(figure, [left, right], columns=3)
-        run.figure("in_context", figure)
+        save_with_legend(run, "in_context", figure, [left, right], columns=3)
 
 
 LABELS = {

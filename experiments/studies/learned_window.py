@@ -20,7 +20,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import judge_and_print, mean_of, of_interval
+from ..reports.predictions import judge_and_print, mean_of, of_interval
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 from .training import sizes, train

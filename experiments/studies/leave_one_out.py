@@ -1,6 +1,6 @@
 """The exact leave-one-out lengthscale of a data set, with all minima of the criterion."""
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -12,19 +12,10 @@ import attnkernel as ak
 from attnkernel.fitting._options import Options
 
 from ..config import Data, FieldError, Model, Positive
-from ..reports import legend, subplots
+from ..reports import save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import Keys, Study, describe, lengthscale_of, load
+from .study import Fits, Keys, Study, describe, lengthscale_of, load
 from .training import require_finite
-
-
-class Results(NamedTuple):
-    """The fit, and the numbers that a summary and a sweep take from it."""
-
-    data: ak.data.Dataset
-    fit: ak.Fit
-    numbers: dict[str, Any]
-    diverged: Array
 
 
 class LeaveOneOut(Study):
@@ -57,7 +48,7 @@ class LeaveOneOut(Study):
 
     varying: ClassVar = ("seed", "model.lengthscale")
 
-    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Fits:
         data = self.data.load(Keys(key).next())
 
         def log(done: int, history: dict[str, Any]) -> str:
@@ -85,7 +76,7 @@ class LeaveOneOut(Study):
             "r_squared": r_squared(data.y, fitted),
             "residual_sd": jnp.sqrt(jnp.mean((data.y - fitted) ** 2)),
         }
-        return Results(data, fit, numbers, jnp.all(fit.starts.diverged))
+        return Fits(data, fit, numbers, jnp.all(fit.starts.diverged))
 
     def _search_bounds(self) -> tuple[Any, Any] | None:
         """Returns the models with the lowest and the highest lengthscale of the search; None for
@@ -98,8 +89,8 @@ class LeaveOneOut(Study):
         low, high = (eqx.tree_at(where, m, where(self.model.make(at))) for m, at in ends)
         return low, high
 
-    def report(self, results: Results, run: Run) -> None:
-        data, fit, numbers = results.data, results.fit, results.numbers
+    def report(self, results: Fits, run: Run) -> None:
+        data, fit, numbers = results.data, results.fits, results.numbers
         run.note(fit.warnings())
         ends = self._search_bounds() or fit.model.search_box(data.x)
         lower, upper = (float(end.kernel.lengthscale) for end in ends)
@@ -135,12 +126,12 @@ class LeaveOneOut(Study):
         )
         require_finite(fit)
 
-    def _draw_criterion_and_fit(self, run: Run, results: Results, lengthscales: np.ndarray) -> None:
+    def _draw_criterion_and_fit(self, run: Run, results: Fits, lengthscales: np.ndarray) -> None:
         """Draws the criterion, and the fit beside it; saves the figure in `run`. `lengthscales`:
         where the criterion is evaluated, in the convention of attnkernel; the figure shows them in
         that of the study.
         """
-        data, fit = results.data, results.fit
+        data, fit = results.data, results.fits
         figure, (left, right) = subplots(1, 2, figsize=(8.4, 3.5))
         ak.plot.criterion(fit, lengthscales, convention=self.model.convention, ax=left)
         number = len(fit.minima())
@@ -153,8 +144,7 @@ class LeaveOneOut(Study):
         share = float(results.numbers["r_squared"])
         title = f"{self.name}: ℓ = {found:.4g} explains {share:.0%} of the variance"
         right.set(ylabel=ak.plot.literal(data.y_name), title=title)
-        legend(figure, [right])
-        run.figure("leave_one_out", figure)
+        save_with_legend(run, "leave_one_out", figure, [right])
 
 
 def r_squared(y: Float[Array, " n"], fitted: Float[Array, " n"]) -> Float[Array, ""]:

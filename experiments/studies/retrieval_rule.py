@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import legend, subplots
+from ..reports import save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -218,5 +218,4 @@ def draw_regimes(run: Run, regimes: dict[str, Any]) -> None:
         bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3)
     axes[0, 0].set_ylabel("weight")
     axes[1, 0].set_ylabel("contribution to the objective")
-    legend(figure, list(axes[0]))
-    run.figure("regimes", figure, **regimes)
+    save_with_legend(run, "regimes", figure, list(axes[0]), **regimes)

@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import legend, looks_of, subplots
+from ..reports import looks_of, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -80,8 +80,7 @@ class Robust(Study):
         right.set(xlabel="outliers, %", ylabel="error of the fit", yscale="log")
         ratio = f"{error[place, 2] / error[0, 2]:.2f} × the error without outliers"
         right.set_title(f"bisquare at {self.shares[place]:.0%}: {ratio}")
-        legend(figure, [left, right])
-        run.figure("robust", figure)
+        save_with_legend(run, "robust", figure, [left, right])
 
 
 def _simulate_and_fit(study: Robust, key: PRNGKeyArray) -> dict[str, Array]:

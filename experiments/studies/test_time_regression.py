@@ -19,15 +19,8 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import (
-    Claim,
-    facets,
-    half_width,
-    judge_and_print,
-    label_outer,
-    legend,
-    looks_of,
-)
+from ..reports import facets, label_outer, looks_of, save_with_legend
+from ..reports.predictions import Claim, half_width, judge_and_print
 from ..runs import NO_MONITOR, Monitor, Run
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
 from .study import Study
@@ -275,5 +268,4 @@ def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression)
     ax = figure.axes[0]
     ax.invert_yaxis()
     label_outer(axes.values(), "squared error ÷ oracle's", "")
-    legend(figure, [ax])
-    run.figure("errors", figure)
+    save_with_legend(run, "errors", figure, [ax])

@@ -6,7 +6,8 @@ import numpy as np
 
 import attnkernel as ak
 
-from ..reports import Claim, facets, label_outer, legend
+from ..reports import facets, label_outer, save_with_legend
+from ..reports.predictions import Claim
 from ..runs import Run
 
 EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window
@@ -100,5 +101,4 @@ def draw_windows(run: Run, rows: list[dict[str, Any]]) -> None:
     ax.set_xticks(n, n)
     ax.minorticks_off()
     label_outer(axes.values(), "rows of the context", "window ℓ")
-    legend(figure, [ax])
-    run.figure("windows", figure)
+    save_with_legend(run, "windows", figure, [ax])

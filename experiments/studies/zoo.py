@@ -17,7 +17,7 @@ from attnkernel.priors import RelativeBias
 
 from ..benchmarks.driver import interleaved, medians
 from ..config import Data
-from ..reports import draw_fits, heat_map, legend, subplots
+from ..reports import draw_fits, heat_map, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
@@ -27,8 +27,6 @@ KERNELS: dict[str, type[ak.kernels.Radial]] = {
     "triangular": Triangular,
     "Epanechnikov": ak.Epanechnikov,
 }
-
-
 FEATURES = {"Gaussian": ak.Gaussian, "softmax": ak.DotProduct}
 
 
@@ -105,10 +103,7 @@ class Zoo(Study):
         for name, fit in results.fits.items():
             run.note([f"{name}: {sentence}" for sentence in fit.warnings()])
         fits = {
-            name: {
-                "lengthscale": float(fit.model.kernel.lengthscale),
-                "leave_one_out": float(fit.loss),
-            }
+            name: {"lengthscale": fit.model.kernel.lengthscale, "leave_one_out": fit.loss}
             for name, fit in results.fits.items()
         }
         draw_shapes(run)
@@ -204,8 +199,7 @@ class Zoo(Study):
         ax.set_ylabel("root mean square error of the output")
         slopes = ", ".join(f"$M^{{{part['slope']:.2f}}}$" for part in found.values())
         ax.set_title(f"the error falls as {slopes}")
-        legend(figure, [ax], columns=1)
-        run.figure("features", figure)
+        save_with_legend(run, "features", figure, [ax], columns=1)
 
     def costs(self, monitor: Monitor, key: Array) -> dict[str, dict[str, Any]]:
         """Seconds of each kind of attention as the sequence grows, side by side."""
@@ -236,8 +230,7 @@ class Zoo(Study):
         ax.set_ylabel(f"seconds, one head, d = {self.dim}")
         orders = ", ".join(f"{name} $N^{{{part['order']:.1f}}}$" for name, part in found.items())
         ax.set_title(orders)
-        legend(figure, [ax])
-        run.figure("cost", figure)
+        save_with_legend(run, "cost", figure, [ax])
 
 
 def draw_shapes(run: Run) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Column
 
 from attnkernel.plot import BLUE, SKY, literal
 
-from ..reports import half_width, labels
+from ..reports import labels, legend, subplots
+from ..reports.predictions import half_width
 from ..runs import numbers_of, plain_table, save_figure, write_csv, write_json
 from .members import Member, words
 
@@ -139,8 +139,8 @@ def _draw_sweep(
     """
     rows_of = [words(group["asked"]) or "all" for group in groups]
     left = max(1.4, 0.09 * max(map(len, rows_of)))  # inches
-    figure = Figure(figsize=(left + 2.4 * len(label_of), 1.3 + 0.32 * min(len(groups), 60)))
-    axes = figure.subplots(1, len(label_of), squeeze=False, sharey=True)[0]
+    size = (left + 2.4 * len(label_of), 1.3 + 0.32 * min(len(groups), 60))
+    figure, (axes,) = subplots(1, len(label_of), squeeze=False, sharey=True, figsize=size)
     place = {tuple(group["asked"].items()): i for i, group in enumerate(groups)}
     arrays = {}
     for ax, (name, label) in zip(axes, label_of.items(), strict=True):
@@ -175,6 +175,5 @@ def _draw_sweep(
         arrays |= {f"{name}/points": points, f"{name}/means": means}
     axes[0].set_yticks(range(len(groups)), [literal(text) for text in rows_of])
     axes[0].invert_yaxis()
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    legend(figure, axes[:1])
     return save_figure(out / "figures", "sweep", figure, arrays)
