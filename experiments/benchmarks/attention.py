@@ -127,9 +127,9 @@ class BenchAttention(AttentionBenchmark):
 
     def print_tables(self, results: Results, run: Run) -> None:
         missing = [
-            (row["contender"], f"memory, {_work(row)}", row["unavailable"])
+            {"label": f"memory, {_work(row)}", "unavailable": {row["contender"]: reason}}
             for row in results.more["memory"]
-            if row["unavailable"] is not None
+            if (reason := row["unavailable"]) is not None
         ]
         note_unavailable(run, missing, len(work.WORKS))
         super().print_tables(results, run)

@@ -5,14 +5,20 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
+import attnkernel as ak
+
 from ..config import Positive
+from ..reports import label_outer, looks_of, panels, save_with_legend
 from ..runs import NO_MONITOR, Monitor, Run
 from ..studies import Study
 from .driver import Case, measure
-from .reports import draw_bars, draw_lines, note_unavailable, number, ratio, table_of_targets
+from .reports import draw_bars, note_unavailable, number, ratio, table_of_targets
+
+MAX_TICKS = 6  # up to this number of sizes, each has a tick
 
 
 class Results(NamedTuple):
@@ -104,15 +110,7 @@ class Benchmark(Study):
         return Results(self.measured(monitor, cases), self.more(key, monitor))
 
     def report(self, results: Results, run: Run) -> None:
-        note_unavailable(
-            run,
-            [
-                (name, row["label"], reason)
-                for row in results.table
-                for name, reason in row["unavailable"].items()
-            ],
-            len(results.table),
-        )
+        note_unavailable(run, results.table, len(results.table))
         self.print_tables(results, run)
         targets = self.targets(results)
         table_of_targets(run, targets)
@@ -155,15 +153,39 @@ class Benchmark(Study):
             }
             draw_bars(run, name, bars, self.unit)
         else:
-            draw_lines(
-                run,
-                name,
-                rows,
-                self.along,
-                self.compared,
-                values=self.values,
-                panel=self.panel,
-                finding=self.finding,
-                x_label=self.x_label,
-                y_label=self.unit,
-            )
+            self._draw_lines(run, name, rows, self.along)
+
+    def _draw_lines(self, run: Run, name: str, rows: list[dict[str, Any]], along: str) -> None:
+        """Draws a line for each contender on logarithmic axes, in a panel for each kind of row.
+
+        The title of a panel is followed by the finding of its last row. Extrapolated values are
+        hollow, on a dotted line.
+        """
+        titles = list(dict.fromkeys(map(self.panel, rows)))
+        sizes = sorted({row[along] for row in rows})
+        figure, axes = panels(len(titles))
+        for ax, title in zip(axes, titles, strict=True):
+            of_panel = [row for row in rows if self.panel(row) == title]
+            of_panel.sort(key=lambda row: row[along])
+            for contender, look in looks_of(self.compared).items():
+                line = [(row[along], self.values(row).get(contender, np.nan)) for row in of_panel]
+                if not np.isfinite([value for _, value in line]).any():
+                    continue
+                ax.plot(*zip(*line, strict=True), label=contender, **look)
+                guesses = [
+                    (row[along], row["extrapolated"][contender]["seconds"])
+                    for row in of_panel
+                    if contender in row["extrapolated"]
+                ]
+                if guesses:
+                    measured = [point for point in line if np.isfinite(point[1])]
+                    look |= {"linestyle": ":", "markerfacecolor": ak.plot.paper()}
+                    look["label"] = f"{contender}, extrapolated"
+                    ax.plot(*np.transpose([measured[-1], *guesses]), **look)
+            ax.set(xscale="log", yscale="log")
+            ax.set_title(f"{title}\n{self.finding(of_panel[-1])}".strip())
+            if len(sizes) <= MAX_TICKS:
+                ax.set_xticks(sizes, list(map(str, sizes)))
+                ax.minorticks_off()
+        label_outer(axes, self.x_label, self.unit)
+        save_with_legend(run, name, figure, axes, columns=min(4, len(self.compared)))

@@ -18,7 +18,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import FieldError, Positive
-from ..reports import legend, looks_of, subplots
+from ..reports import looks_of, save_with_legend, subplots
 from ..runs import Run
 from . import first_calls as first
 from .benchmark import Benchmark, Results
@@ -173,8 +173,7 @@ class BenchLatency(Benchmark):
         ax.set_yticks(range(len(rows)), [row["label"] for row in rows])
         ax.invert_yaxis()
         ax.set(xscale="log", xlabel=self.unit)
-        legend(figure, [ax], columns=3)
-        run.figure("latency", figure)
+        save_with_legend(run, "latency", figure, [ax], columns=3)
 
 
 def _medians_of(rounds: Mapping[str, list[Latency]], what: str) -> dict[str, float]:

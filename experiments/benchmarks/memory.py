@@ -37,9 +37,7 @@ class BenchMemory(Study):
             row = {"n": sizes[i], "seconds": seconds, "growth_mib": growth / MIB}
             return row | {"buffers_mib": buffers / MIB, "matrix_of_scores_mib": scores / MIB}
 
-        def label(row: dict[str, Any]) -> str:
-            return f"n = {row['n']}: {row['growth_mib']:.0f} MiB"
-
+        label = "n = {n}: {growth_mib:.0f} MiB".format_map
         return monitor.collect("sizes", len(sizes), measure, label)
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:

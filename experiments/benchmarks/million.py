@@ -187,8 +187,7 @@ class Million(Benchmark):
 
     def print_tables(self, results: Results, run: Run) -> None:
         fits = results.more["fits"]
-        reasons = [(R, row["label"], row["unavailable"][R]) for row in fits if row["unavailable"]]
-        note_unavailable(run, reasons, len(fits))
+        note_unavailable(run, fits, len(fits))
         run.table_of("Leave-one-out fits, whole", fits, FIT_COLUMNS)
         super().print_tables(results, run)
 

@@ -56,7 +56,8 @@ class BenchModules(AttentionBenchmark):
 
             def both(weights: Any, x: Array) -> Any:
                 loss = lambda w, x: jnp.sum(forward(w, x) ** 2)  # noqa: E731
-                return _list_projection_weights(*jax.grad(loss, (0, 1))(weights, x))
+                of_weights, of_x = jax.grad(loss, (0, 1))(weights, x)
+                return [*(getattr(of_weights, name).weight for name in _PROJECTIONS), of_x]
 
             function = forward if phase == FORWARD else both
             return compiled(function, weights, x, max_bytes=self.max_memory_gib * GIB)[0]
@@ -79,13 +80,6 @@ class BenchModules(AttentionBenchmark):
         )
         times = f"times as fast as Equinox, T = {longest}, + backward"
         return [target(times, 3.0, ratios(at_longest, EQUINOX, OURS))]
-
-
-def _list_projection_weights(module: Any, x: Array) -> list[Array]:
-    """Returns the weights of the four projections of `module`, then x, as one list; both may be
-    gradients.
-    """
-    return [*(getattr(module, name).weight for name in _PROJECTIONS), x]
 
 
 def torch_module(

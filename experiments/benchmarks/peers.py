@@ -16,7 +16,7 @@ from pydantic import Field
 from attnkernel.plot import GREY, ink
 
 from ..config import Bundled, FieldError, Positive
-from ..reports import legend, looks_of, subplots
+from ..reports import looks_of, save_with_legend, subplots
 from ..runs import Run
 from ..studies import Keys, load
 from .benchmark import Benchmark, Results
@@ -280,8 +280,7 @@ class Peers(Benchmark):
         left.invert_yaxis()
         for ax in (left, right):
             ax.grid(axis="y", linewidth=0.4, color=(GREY, 0.4))
-        legend(figure, [left, right], columns=4)
-        run.figure("peers", figure)
+        save_with_legend(run, "peers", figure, [left, right], columns=4)
 
 
 def label(part: Bundled | ScikitLearn) -> str:

@@ -44,15 +44,12 @@ def format_numbers(values: Any) -> str:
 
 def gaussian_process(restarts: int, seed: int) -> Regressor:
     """scikit-learn's: a Gaussian kernel with one lengthscale per column, and white noise."""
-    process, kernels = (
-        optional_import("sklearn.gaussian_process"),
-        optional_import("sklearn.gaussian_process.kernels"),
-    )
-    prepared = _make_standardising_pipeline()
+    process = optional_import("sklearn.gaussian_process")
+    kernels = optional_import("sklearn.gaussian_process.kernels")
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         kernel = kernels.ConstantKernel() * kernels.RBF(np.ones(x.shape[1]))
-        model = prepared(
+        model = _standardised(
             process.GaussianProcessRegressor(
                 kernel + kernels.WhiteKernel(),
                 normalize_y=True,
@@ -79,12 +76,11 @@ def nearest_neighbours(seed: int) -> Regressor:
     """
     selection = optional_import("sklearn.model_selection")
     make = optional_import("sklearn.neighbors").KNeighborsRegressor
-    prepared = _make_standardising_pipeline()
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         grid = [k for k in (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70) if k <= 0.7 * len(x)]
         search = selection.GridSearchCV(
-            prepared(make()),
+            _standardised(make()),
             {"kneighborsregressor__n_neighbors": grid},
             scoring="neg_mean_squared_error",
             cv=selection.KFold(5, shuffle=True, random_state=seed),
@@ -100,10 +96,9 @@ def ridge() -> Regressor:
     deviations.
     """
     make = optional_import("sklearn.linear_model").RidgeCV
-    prepared = _make_standardising_pipeline()
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
-        model = prepared(make(np.logspace(-3, 3, 25))).fit(x, y)
+        model = _standardised(make(np.logspace(-3, 3, 25))).fit(x, y)
         return Fitted(lambda at, level: Prediction(model.predict(at)), f"{model[-1].alpha_:.3g}")
 
     return fit
@@ -127,13 +122,10 @@ def kernel_regressor() -> Regressor:
     return fit
 
 
-def _make_standardising_pipeline() -> Callable[[Any], Any]:
-    """Returns a function that puts a `StandardScaler` of the inputs before a scikit-learn model."""
-    pipeline, scaler = (
-        optional_import("sklearn.pipeline"),
-        optional_import("sklearn.preprocessing").StandardScaler,
-    )
-    return lambda model: pipeline.make_pipeline(scaler(), model)
+def _standardised(model: Any) -> Any:
+    """Returns a scikit-learn model with a `StandardScaler` of the inputs before it."""
+    scaler = optional_import("sklearn.preprocessing").StandardScaler()
+    return optional_import("sklearn.pipeline").make_pipeline(scaler, model)
 
 
 def attnkernel(orders: Sequence[int], starts: int) -> Regressor:
@@ -258,12 +250,9 @@ def fastlowess(columns: int, seed: int) -> Regressor:
     shares = [0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.67, 0.99]
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
-        chosen = {
-            "method": "kfold",
-            "k": 5,
-            "fractions": [one for one in shares if one * len(x) > 4],
-        }
-        model = Lowess(iterations=0, cv=chosen, seed=seed, retain_model=True).fit(x[:, 0], y)
+        tried = [one for one in shares if one * len(x) > 4]
+        folds = {"method": "kfold", "k": 5, "fractions": tried}
+        model = Lowess(iterations=0, cv=folds, seed=seed, retain_model=True).fit(x[:, 0], y)
 
         def predict(at: np.ndarray, level: float) -> Prediction:
             band = model.predict(at[:, 0], intervals={"prediction": level}, extrapolation="linear")

@@ -1,16 +1,13 @@
-"""Reports of benchmarks: ratios, unavailable contenders, targets, lines and bars."""
+"""Reports of benchmarks: ratios, unavailable contenders, targets and bars."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-import attnkernel as ak
-
-from ..reports import label_outer, legend, looks_of, panels, subplots
+from ..reports import legend, subplots
 from ..runs import Run
 
-MAX_TICKS = 6  # up to this number of sizes, each has a tick
 Values = Callable[[Mapping[str, Any]], Mapping[str, float]]
 
 
@@ -18,11 +15,12 @@ def median(row: Mapping[str, Any]) -> Mapping[str, float]:
     return row["median"]
 
 
-def note_unavailable(run: Run, found: Sequence[tuple[str, str, str]], cases: int) -> None:
-    """Notes on contenders that did not run in some of the cases: name, case and reason of each."""
+def note_unavailable(run: Run, rows: Sequence[Mapping[str, Any]], cases: int) -> None:
+    """Notes on contenders that did not run in some of the cases: by row, the reason of each."""
     labels: dict[tuple[str, str], list[str]] = {}
-    for name, label, reason in found:
-        labels.setdefault((name, reason), []).append(label)
+    for row in rows:
+        for contender in row["unavailable"].items():
+            labels.setdefault(contender, []).append(row["label"])
     for (name, reason), at in labels.items():
         run.note([f"no {name} ({reason}) at {'all cases' if len(at) == cases else '; '.join(at)}"])
 
@@ -43,54 +41,6 @@ def ratios(
     """By label of the row, the ratios that exist, for a target."""
     found = {row["label"]: ratio(values(row), name, reference) for row in rows}
     return {label: value for label, value in found.items() if value is not None}
-
-
-def draw_lines(
-    run: Run,
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    along: str,
-    contenders: Sequence[str],
-    *,
-    values: Values = median,
-    panel: Callable[[Mapping[str, Any]], str] = lambda row: "",
-    finding: Callable[[Mapping[str, Any]], str] = lambda row: "",
-    x_label: str,
-    y_label: str = "seconds",
-) -> None:
-    """A figure: a line for each contender on logarithmic axes, in a panel for each kind of row.
-
-    The title of a panel is followed by the finding of its last row. Extrapolated values are hollow,
-    on a dotted line.
-    """
-    titles = list(dict.fromkeys(map(panel, rows)))
-    sizes = sorted({row[along] for row in rows})
-    figure, axes = panels(len(titles))
-    for ax, title in zip(axes, titles, strict=True):
-        of_panel = sorted((row for row in rows if panel(row) == title), key=lambda row: row[along])
-        for contender, look in looks_of(contenders).items():
-            line = [(row[along], values(row).get(contender, np.nan)) for row in of_panel]
-            if not np.isfinite([value for _, value in line]).any():
-                continue
-            ax.plot(*zip(*line, strict=True), label=contender, **look)
-            guesses = [
-                (row[along], row["extrapolated"][contender]["seconds"])
-                for row in of_panel
-                if contender in row["extrapolated"]
-            ]
-            if guesses:
-                measured = [point for point in line if np.isfinite(point[1])]
-                hollow = {"linestyle": ":", "markerfacecolor": ak.plot.paper()}
-                label = f"{contender}, extrapolated"
-                ax.plot(*np.transpose([measured[-1], *guesses]), label=label, **{**look, **hollow})
-        ax.set(xscale="log", yscale="log")
-        ax.set_title(f"{title}\n{finding(of_panel[-1])}".strip())
-        if len(sizes) <= MAX_TICKS:
-            ax.set_xticks(sizes, list(map(str, sizes)))
-            ax.minorticks_off()
-    label_outer(axes, x_label, y_label)
-    legend(figure, axes, columns=min(4, len(contenders)))
-    run.figure(name, figure)
 
 
 def draw_bars(run: Run, name: str, bars: Mapping[str, Mapping[str, float]], x_label: str) -> None:

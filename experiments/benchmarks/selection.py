@@ -32,30 +32,6 @@ SAMPLE_SIZES = (3, 8, 30)
 SAMPLE_KINDS = ("smooth", "ties", "outliers", "nearly constant y", "noise")
 
 
-def count_all(
-    monitor: Monitor,
-    contenders: Mapping[str, Select],
-    ours: str,
-    number: int,
-    rng: np.random.Generator,
-    max_seconds: float,
-) -> list[dict[str, Any]]:
-    """Counts of invalid bandwidths for each contender; others stop after `max_seconds`."""
-    # six shapes, so that six programs are compiled
-    shapes: list[tuple[int, int]] = list(itertools.product(SAMPLE_SIZES, (1, 2)))
-    samples = [small_sample(rng, *shapes[i % len(shapes)], i) for i in range(number)]
-    names = list(contenders)
-
-    def measure(i: int) -> dict[str, Any]:
-        started, limit = time.perf_counter(), np.inf if names[i] == ours else max_seconds
-        results = _select_until_timeout(contenders[names[i]], samples, limit)
-        spent = time.perf_counter() - started
-        return count(names[i], samples, results) | {"seconds": round(spent, 1)}
-
-    label = "{contender}: {run} samples, {seconds} s".format_map
-    return monitor.collect("small samples", len(names), measure, label)
-
-
 def _select_until_timeout(
     select: Select, samples: list[tuple[np.ndarray, np.ndarray]], max_seconds: float
 ) -> list[np.ndarray | None]:
@@ -188,19 +164,28 @@ class BenchSelection(Benchmark):
         return np.asarray(fit.model.kernel.lengthscale)
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
+        """Counts of invalid bandwidths; contenders but ours stop after `sample_seconds`."""
         if not self.samples:
             return {"small_samples": []}
-        contenders, _ = available(
-            # the samples have one or two columns
-            {
-                name: functools.partial(self.selector, name)
-                for name in self.compared
-                if name != HESSBAND
-            }
-        )
+        # the samples have one or two columns
+        names = [name for name in self.compared if name != HESSBAND]
+        makers = {name: functools.partial(self.selector, name) for name in names}
+        contenders = list(available(makers)[0].items())
         rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 0))))
-        counted = count_all(monitor, contenders, OURS, self.samples, rng, self.sample_seconds)
-        return {"small_samples": counted}
+        # six shapes, so that six programs are compiled
+        shapes = itertools.cycle(itertools.product(SAMPLE_SIZES, (1, 2)))
+        samples = [small_sample(rng, *next(shapes), i) for i in range(self.samples)]
+
+        def measure(i: int) -> dict[str, Any]:
+            name, select = contenders[i]
+            limit = np.inf if name == OURS else self.sample_seconds
+            started = time.perf_counter()
+            results = _select_until_timeout(select, samples, limit)
+            spent = time.perf_counter() - started
+            return count(name, samples, results) | {"seconds": round(spent, 1)}
+
+        label = "{contender}: {run} samples, {seconds} s".format_map
+        return {"small_samples": monitor.collect("small samples", len(contenders), measure, label)}
 
     def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
         return {

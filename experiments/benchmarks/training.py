@@ -6,7 +6,7 @@ hold-out; heads are a list; each training makes and compiles its own step.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -30,35 +30,18 @@ SINK_MASS = 1e-16
 LEARNING_RATE = 0.2
 
 
-def train_each(
-    problems: Sequence[tuple[dict[str, Any], int, PRNGKeyArray]],
-    data: ak.data.Dataset,
-    steps: int,
-    kept: dict[tuple[int, int], Callable],
-) -> list[Float[Array, " heads"]]:
-    """The lengthscales of each problem (initial parameters, number of rows held out, key)."""
-    x, y, fixed = data.x[:, 0], data.y, {"steps": steps, "kept": kept}
-    return [
-        train_step_by_step(start, x, y, hold_out=hold_out, key=key, **fixed)
-        for start, hold_out, key in problems
-    ]
+Steps = dict[tuple[int, int], Callable]  # compiled, by the rows held out and the number of heads
 
 
 def train_step_by_step(
-    params: dict[str, Any],
-    x: Float[Array, " n"],
-    y: Float[Array, " n"],
-    *,
-    hold_out: int,
-    steps: int,
-    key: PRNGKeyArray,
-    kept: dict[tuple[int, int], Callable],
+    data: ak.data.Dataset, steps: int, kept: Steps, params: Any, hold_out: int, key: PRNGKeyArray
 ) -> Float[Array, " heads"]:
-    """Masked hold-out as Czyż (2024) writes it; `kept` keeps compiled steps, by problem.
+    """Masked hold-out as Czyż (2024) writes it; `kept` keeps compiled steps.
 
     `params` are a list `log_lengthscales`, and `weights` (None: one head, of weight 1). Returns
     the lengthscales, unhalved.
     """
+    x, y = data.x[:, 0], data.y
     optimizer = optax.adam(LEARNING_RATE)
 
     def head(log_lengthscale: Array, q: Array, k: Array, v: Array) -> Array:
@@ -119,15 +102,14 @@ class BenchTraining(Benchmark):
         """
         keys = Keys(key)
         data, of_sizes = self.data.load(keys.next()), keys.stack(len(self.hold_out))
-        ours, loop = (
-            self._make_hold_out_trainings(data, of_sizes)
-            if work == "hold-out fits"
-            else self._make_head_trainings(data, keys.stack(len(self.heads)))
-        )
+        if work == "hold-out fits":
+            ours, loop = self._make_hold_out_trainings(data, of_sizes)
+        else:
+            ours, loop = self._make_head_trainings(data, keys.stack(len(self.heads)))
         contenders: dict[str, Callable[[], Any]]
         contenders = {OURS: lambda: ours, LOOP: lambda: lambda: loop({})}
         if not cold:
-            kept: dict[tuple[int, int], Callable] = {}  # LOOP compiles anew in each call
+            kept: Steps = {}  # LOOP compiles anew in each call
             contenders[KEPT] = lambda: lambda: loop(kept)
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +172,8 @@ class BenchTraining(Benchmark):
 
         start = {"log_lengthscales": [jnp.zeros(())], "weights": None}
         problems = [(start, size, key) for size, key in zip(self.hold_out, keys, strict=True)]
-        return ours, functools.partial(train_each, problems, data, self.hold_out_steps)
+        train = functools.partial(train_step_by_step, data, self.hold_out_steps)
+        return ours, lambda kept: [train(kept, *problem) for problem in problems]
 
     def _make_head_trainings(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
         """Returns two functions that train one model for each number of heads and return
@@ -225,4 +208,5 @@ class BenchTraining(Benchmark):
             lengths = list(jnp.log(jnp.linspace(0.1, 3.0, heads)))
             start = {"log_lengthscales": lengths, "weights": jnp.full(heads, 1.0 / heads)}
             problems.append((start, 1, key))
-        return ours, functools.partial(train_each, problems, data, self.head_steps)
+        train = functools.partial(train_step_by_step, data, self.head_steps)
+        return ours, lambda kept: [train(kept, *problem) for problem in problems]
