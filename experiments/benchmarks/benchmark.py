@@ -51,6 +51,7 @@ class Benchmark(Study):
     compared: ClassVar[Sequence[str]] = ()  # the contenders in tables and figures
     along: ClassVar[str | None] = None  # the field along the horizontal axis
     x_label: ClassVar[str] = ""
+    panel_title: ClassVar[str] = ""  # of the fields of a row
     unit: ClassVar[str] = "seconds"
     extrapolates: ClassVar[bool] = True  # seconds, along that field
     round_seconds: ClassVar[float] = 0.0
@@ -79,7 +80,7 @@ class Benchmark(Study):
 
     def panel(self, row: Mapping[str, Any]) -> str:
         """The title of the panel in which a row is drawn."""
-        return ""
+        return self.panel_title.format(**row)
 
     def finding(self, row: Mapping[str, Any]) -> str:
         """How the fastest other contender compares with ours, for the title of a panel."""

@@ -54,6 +54,7 @@ class BenchGCV(Benchmark):
     compared: ClassVar = (OURS, FASTLPR)
     along: ClassVar = "n"
     x_label: ClassVar = "rows n"
+    panel_title: ClassVar = "order {order}"
     unit: ClassVar = "seconds: bandwidth and curve"
 
     def check(self) -> None:
@@ -130,9 +131,6 @@ class BenchGCV(Benchmark):
             "error of GCV, at most": cells("criterion_error", lambda error: f"{error:.1e}"),
             "error of the curve, at most": cells("curve_error", lambda error: f"{error:.1e}"),
         }
-
-    def panel(self, row: Mapping[str, Any]) -> str:
-        return f"order {row['order']}"
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         rows = results.table

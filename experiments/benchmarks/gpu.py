@@ -71,6 +71,7 @@ class BenchGPU(Benchmark):
     )
     along: ClassVar = "n"
     x_label: ClassVar = "points n"
+    panel_title: ClassVar = "{job}, {phase}"
 
     def places(self) -> Iterable[tuple[work.Job, int, str]]:
         return itertools.product(self.jobs, sorted(set(self.n)), (FORWARD, BACKWARD))
@@ -104,9 +105,6 @@ class BenchGPU(Benchmark):
                 for name, seconds in row["median"].items()
             ],
         )
-
-    def panel(self, row: Mapping[str, Any]) -> str:
-        return f"{row['job']}, {row['phase']}"
 
     def make_case(self, key: PRNGKeyArray, job: work.Job, n: int, phase: str) -> Case:
         """Returns the `Case` that times every contender on n queries and n keys, with the kernel

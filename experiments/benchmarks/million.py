@@ -77,6 +77,7 @@ class Million(Benchmark):
     compared: ClassVar = ("Fourier", "Sorted", "Blockwise", "Dense", KEOPS, R)
     along: ClassVar = "n"
     x_label: ClassVar = "points n"
+    panel_title: ClassVar = "d = {dim}"
     unit: ClassVar = "seconds: criterion and slope"
 
     def check(self) -> None:
@@ -177,9 +178,6 @@ class Million(Benchmark):
             return {"deviation": agreement(found, next(iter(found)), 10.0 * self.tol)}
 
         return Case({"n": n, "dim": dim}, f"n = {n}, d = {dim}", makers, check)
-
-    def panel(self, row: Mapping[str, Any]) -> str:
-        return f"d = {row['dim']}"
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         found = ratios(results.more["fits"], OURS, R)

@@ -7,7 +7,7 @@ a chunk of C rows 4d² + 4Cd, in products of matrices. Causal softmax attention 
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
@@ -38,6 +38,7 @@ class BenchRecurrent(Benchmark):
     compared: ClassVar = (CHUNKED, SCAN, SOFTMAX)
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"
+    panel_title: ClassVar = "{layer}, {phase}"
 
     def places(self) -> Iterable[tuple[str, str, int]]:
         return itertools.product(self.layers, (FORWARD, BACKWARD), sorted(set(self.length)))
@@ -47,20 +48,22 @@ class BenchRecurrent(Benchmark):
         q, k, v, cotangent = draw_arrays(self.heads, length, self.dim, self.seed)
         arrays = [q, k / jnp.linalg.norm(k, axis=-1, keepdims=True), v, cotangent]
         options = _options_of(layer, self.heads, length, self.dim, self.seed)
+
+        def make(name: str) -> Contender:
+            def forward(q: Array, k: Array, v: Array) -> Array:
+                if name == SOFTMAX:
+                    return blockwise(q, k, v, True)
+                method = "chunked" if name == CHUNKED else "recurrent"
+                return ak.recurrent.regress(q, k, v, **options, method=method)[0]
+
+            return compile_phase(forward, phase, arrays, self.max_memory_gib * GIB)
+
         return Case(
             {"length": length, "layer": layer, "phase": phase},
             f"T = {length}, {layer}, {phase}",
-            {
-                name: functools.partial(
-                    _make, name, options, phase, arrays, self.max_memory_gib * GIB
-                )
-                for name in self.compared
-            },
+            {name: functools.partial(make, name) for name in self.compared},
             agree(CHUNKED, 1e-3, (CHUNKED, SCAN)),
         )
-
-    def panel(self, row: Mapping[str, Any]) -> str:
-        return f"{row['layer']}, {row['phase']}"
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         longest = max(self.length)
@@ -91,17 +94,3 @@ def _options_of(layer: str, heads: int, length: int, dim: int, seed: int) -> dic
         "rate": jnp.asarray(rng.uniform(size=(heads, length)), float),
         "log_decay": jnp.asarray(np.log(decay), float) if channels else None,
     }
-
-
-def _make(
-    name: str, options: dict[str, Any], phase: str, arrays: list[Array], max_bytes: float
-) -> Contender:
-    """Returns a contender for one layer and phase."""
-
-    def forward(q: Array, k: Array, v: Array) -> Array:
-        if name == SOFTMAX:
-            return blockwise(q, k, v, True)
-        method = "chunked" if name == CHUNKED else "recurrent"
-        return ak.recurrent.regress(q, k, v, **options, method=method)[0]
-
-    return compile_phase(forward, phase, arrays, max_bytes)

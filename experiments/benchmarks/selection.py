@@ -121,6 +121,7 @@ class BenchSelection(Benchmark):
     compared: ClassVar = (OURS, "kerneljax", "statsmodels", HESSBAND)
     along: ClassVar = "n"
     x_label: ClassVar = "rows n"
+    panel_title: ClassVar = "d = {dim}"
     unit: ClassVar = "seconds for one bandwidth, warm"
     round_seconds: ClassVar = 0.5  # repeat a quick one, or it is timed with cold caches
 
@@ -198,9 +199,6 @@ class BenchSelection(Benchmark):
             ),
             "first": number(row["first"][OURS]),
         }
-
-    def panel(self, row: Mapping[str, Any]) -> str:
-        return f"d = {row['dim']}"
 
     def targets(self, results: Results) -> list[dict[str, Any]]:
         most = max(self.n)
