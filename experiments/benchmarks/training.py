@@ -4,7 +4,6 @@ The loop calls a jitted step. Rows are drawn and gathered outside it, in shapes 
 hold-out; heads are a list; each training makes and compiles its own step.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -31,6 +30,8 @@ LEARNING_RATE = 0.2
 
 
 Steps = dict[tuple[int, int], Callable]  # compiled, by the rows held out and the number of heads
+# models and options of `ak.fit_many`; and for `train_step_by_step` parameters, hold-out and key
+Trainings = tuple[Any, dict[str, Any], list[tuple[Any, int, PRNGKeyArray]]]
 
 
 def train_step_by_step(
@@ -102,10 +103,21 @@ class BenchTraining(Benchmark):
         """
         keys = Keys(key)
         data, of_sizes = self.data.load(keys.next()), keys.stack(len(self.hold_out))
-        if work == "hold-out fits":
-            ours, loop = self._make_hold_out_trainings(data, of_sizes)
+        optimizer, is_heads = optax.adam(LEARNING_RATE), work == "head fits"
+        if is_heads:
+            models, options, problems = self._make_head_trainings(keys.stack(len(self.heads)))
         else:
-            ours, loop = self._make_head_trainings(data, keys.stack(len(self.heads)))
+            models, options, problems = self._make_hold_out_trainings(of_sizes)
+
+        def ours() -> list[Array]:
+            fitted: Any = ak.fit_many(models, data.x, data.y, optimizer=optimizer, **options).model
+            kernel = fitted.model.kernel.stack if is_heads else fitted.kernel
+            return list(kernel.lengthscale * jnp.sqrt(2.0))
+
+        def loop(kept: Steps) -> list[Array]:
+            steps = options["steps"]
+            return [train_step_by_step(data, steps, kept, *problem) for problem in problems]
+
         contenders: dict[str, Callable[[], Any]]
         contenders = {OURS: lambda: ours, LOOP: lambda: lambda: loop({})}
         if not cold:
@@ -145,41 +157,20 @@ class BenchTraining(Benchmark):
         cells = [[name, number(value)] for name, value in results.more[title].items()]
         run.table(title, ["", "times"], cells)
 
-    def _make_hold_out_trainings(
-        self, data: ak.data.Dataset, keys: Array
-    ) -> tuple[Callable, Callable]:
-        """Returns two functions that train one model for each size of hold-out and return
-        their lengthscales as a list: `ours()` by one `fit_many`, and `loop(kept)` by a Python loop
-        that keeps its compiled steps in the dictionary `kept`. `keys`: one for each size.
-        """
+    def _make_hold_out_trainings(self, keys: Array) -> Trainings:
+        """Returns the trainings of one model for each size of hold-out; `keys`: one for each."""
         model = ak.KernelRegression(
             Model(convention="unhalved").kernel_at(), rule=ak.Softmax(sink_mass=ak.fixed(SINK_MASS))
         )
-        optimizer = optax.adam(LEARNING_RATE)
-
-        def ours() -> list[Array]:
-            result = ak.fit_many(
-                model,
-                data.x,
-                data.y,
-                objective=ak.HoldOut(jnp.array(self.hold_out), at_most=max(self.hold_out)),
-                in_axes=(None, None, 0),
-                optimizer=optimizer,
-                steps=self.hold_out_steps,
-                key=keys,
-            )
-            return list(result.model.kernel.lengthscale * jnp.sqrt(2.0))
-
+        objective = ak.HoldOut(jnp.array(self.hold_out), at_most=max(self.hold_out))
+        options = {"objective": objective, "in_axes": (None, None, 0)}
+        options |= {"steps": self.hold_out_steps, "key": keys}
         start = {"log_lengthscales": [jnp.zeros(())], "weights": None}
         problems = [(start, size, key) for size, key in zip(self.hold_out, keys, strict=True)]
-        train = functools.partial(train_step_by_step, data, self.hold_out_steps)
-        return ours, lambda kept: [train(kept, *problem) for problem in problems]
+        return model, options, problems
 
-    def _make_head_trainings(self, data: ak.data.Dataset, keys: Array) -> tuple[Callable, Callable]:
-        """Returns two functions that train one model for each number of heads and return
-        their lengthscales as a list: `ours()` by one `fit_many`, and `loop(kept)` by a Python loop
-        that keeps its compiled steps in the dictionary `kept`. `keys`: one for each number.
-        """
+    def _make_head_trainings(self, keys: Array) -> Trainings:
+        """Returns the same for each number of heads; `keys`: one for each."""
         study = Heads(
             study="heads",
             data=self.data,
@@ -188,25 +179,11 @@ class BenchTraining(Benchmark):
             training=Training(steps=self.head_steps),
         )
         starts = stack([study.start(heads) for heads in self.heads])
-        optimizer = optax.adam(LEARNING_RATE)
-
-        def ours() -> list[Array]:
-            result = ak.fit_many(
-                starts,
-                data.x,
-                data.y,
-                objective=ak.HoldOut(1),
-                in_axes=(0, None, None),
-                optimizer=optimizer,
-                steps=self.head_steps,
-                key=keys,
-            )
-            return list(result.model.model.kernel.stack.lengthscale * jnp.sqrt(2.0))
-
+        options = {"objective": ak.HoldOut(1), "in_axes": (0, None, None)}
+        options |= {"steps": self.head_steps, "key": keys}
         problems = []
         for heads, key in zip(self.heads, keys, strict=True):
             lengths = list(jnp.log(jnp.linspace(0.1, 3.0, heads)))
             start = {"log_lengthscales": lengths, "weights": jnp.full(heads, 1.0 / heads)}
             problems.append((start, 1, key))
-        train = functools.partial(train_step_by_step, data, self.head_steps)
-        return ours, lambda kept: [train(kept, *problem) for problem in problems]
+        return starts, options, problems
