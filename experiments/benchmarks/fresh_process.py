@@ -65,7 +65,6 @@ def measure(contender: str, script: Script, env: Mapping[str, str]) -> Latency:
     )
     spent = time.perf_counter() - started
     found = Latency(**json.loads(printed.splitlines()[-1]))
-    found = found._replace(norms=tuple(found.norms))
     return found._replace(wall=spent) if script.is_process else found
 
 

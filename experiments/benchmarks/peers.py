@@ -133,8 +133,7 @@ class Peers(Benchmark):
         """Returns the `Case` that times and cross-validates regressors on one data set."""
         data = load(data_set, Keys(key).next())
         x, y = np.asarray(data.x), np.asarray(data.y)
-        numbers = self.orders, self.iterations, self.starts, self.restarts, self.seed
-        makers = regressors(*numbers, columns=x.shape[1])
+        makers = regressors(self, x.shape[1])
         made: dict[str, Regressor] = {}
 
         def make(name: str) -> Callable[[], Any]:

@@ -43,6 +43,7 @@ class BenchRegression(Benchmark):
     compared: ClassVar = (OURS, GRADIENT, KEOPS, DENSE, SKLEARN, "bound")
     along: ClassVar = "dim"
     x_label: ClassVar = "dimensions d"
+    panel_title: ClassVar = "n = m = {n}"
     unit: ClassVar = "10⁹ pairs a second"
     extrapolates: ClassVar = False
 
@@ -107,9 +108,6 @@ class BenchRegression(Benchmark):
             "of matmul": f"{gflops / row['gflops_of_a_product_of_matrices']:.2f}",
         }
 
-    def panel(self, row: Mapping[str, Any]) -> str:
-        return f"n = m = {row['n']}"
-
     def finding(self, row: Mapping[str, Any]) -> str:
         share = self.values(row)[OURS] / self.values(row)["bound"]
         return f"d = {row['dim']}: {share:.0%} of the bound"
@@ -149,13 +147,18 @@ def keops(lengthscale: Array, x: Array, y: Array) -> Contender:
     numpy = optional_import("pykeops.numpy")
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         raise Unavailable("compiles its formulas with g++, which is not here")
-    points, values = np.asarray(x), np.concatenate([y, np.ones_like(y)], axis=1)
     dim, gamma = x.shape[1], np.asarray(0.5 / lengthscale**2).reshape(1)
     aliases = [f"x=Vi({dim})", f"k=Vj({dim})", "v=Vj(2)", "g=Pm(1)"]
     sums = numpy.Genred("Exp(-g*SqDist(x,k))*v", aliases, reduction_op="Sum", axis=1)
+    return _weighted_means(lambda x, v: sums(x, x, v, gamma, backend="CPU"), x, y)
+
+
+def _weighted_means(sums: Callable[..., np.ndarray], x: Array, y: Array) -> Contender:
+    """Returns a function that divides the weighted sums of the labels by those of ones."""
+    points, values = np.asarray(x), np.concatenate([y, np.ones_like(y)], axis=1)
 
     def predict() -> np.ndarray:
-        found = sums(points, points, values, gamma, backend="CPU")
+        found = sums(points, values)
         return found[:, :1] / found[:, 1:]
 
     return predict
@@ -171,14 +174,8 @@ def _make_sklearn_contender(lengthscale: Array, x: Array, y: Array, max_bytes: f
         raise Unavailable(
             f"needs a matrix of {needed / GIB:.1f} GiB, more than {max_bytes / GIB:.3g}"
         )
-    points, values = np.asarray(x), np.concatenate([y, np.ones_like(y)], axis=1)
     gamma = float(0.5 / lengthscale**2)
-
-    def predict() -> np.ndarray:
-        found = rbf_kernel(points, gamma=gamma) @ values
-        return found[:, :1] / found[:, 1:]
-
-    return predict
+    return _weighted_means(lambda x, v: rbf_kernel(x, gamma=gamma) @ v, x, y)
 
 
 def _round_up_to_blocks(n: int) -> int:

@@ -263,27 +263,24 @@ def fastlowess(columns: int, seed: int) -> Regressor:
     return fit
 
 
-def regressors(
-    orders: Sequence[int],
-    iterations: Sequence[int],
-    starts: int,
-    restarts: int,
-    seed: int,
-    columns: int,
-) -> dict[str, Callable[[], Regressor]]:
-    """By name; one whose package is not installed raises `Unavailable` as it is made."""
+def regressors(study: Any, columns: int) -> dict[str, Callable[[], Regressor]]:
+    """By name, with the settings of the config of `Peers`, for data of so many columns.
+
+    One whose package is not installed raises `Unavailable` as it is made.
+    """
+    starts = study.starts
     return {
-        LOCAL_POLYNOMIALS: functools.partial(attnkernel, orders, starts),
-        BIAS_REDUCED: functools.partial(attnkernel_bias_reduced, iterations, starts),
+        LOCAL_POLYNOMIALS: functools.partial(attnkernel, study.orders, starts),
+        BIAS_REDUCED: functools.partial(attnkernel_bias_reduced, study.iterations, starts),
         "statsmodels lc": functools.partial(statsmodels, "lc"),
         "statsmodels ll": functools.partial(statsmodels, "ll"),
         "kerneljax lc": functools.partial(kerneljax, 0),
         "kerneljax ll": functools.partial(kerneljax, 1),
-        "Gaussian process": functools.partial(gaussian_process, restarts, seed),
-        "neighbours": functools.partial(nearest_neighbours, seed),
+        "Gaussian process": functools.partial(gaussian_process, study.restarts, study.seed),
+        "neighbours": functools.partial(nearest_neighbours, study.seed),
         KERNEL_REGRESSOR: kernel_regressor,
         "ridge": ridge,
-        "fastlowess": functools.partial(fastlowess, columns, seed),
+        "fastlowess": functools.partial(fastlowess, columns, study.seed),
     }
 
 
