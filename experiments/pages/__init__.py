@@ -15,8 +15,7 @@ from ..runs import settings
 from ..studies import Study
 from ._page import Page, fill, read
 from ._story_page import make_story as make_story
-from ._study_pages import cache, positions, retrieval, zoo
-from ._temperature_page import temperature_page
+from ._study_pages import cache, positions, retrieval, temperature_page, zoo
 
 PAGES: dict[str, tuple[Callable[[Any], Page], ...]] = {
     "cache": (cache,),

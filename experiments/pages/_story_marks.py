@@ -21,6 +21,12 @@ def _mean_square(predicted: Any, y: np.ndarray) -> float:
     return float(np.mean((np.asarray(predicted) - y) ** 2))
 
 
+def _estimate_and_error(model: Any, query: np.ndarray, x: np.ndarray, y: np.ndarray) -> Any:
+    """Returns the numbers of a page for a model: its estimate at a query, and leave-one-out."""
+    error = ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y))
+    return {"estimate": model(query, x, y)[0], "error": error}
+
+
 def marks_of_means(x: np.ndarray, y: np.ndarray) -> Marks:
     """Average, window, kernel, softmax, votes, and errors with and without a point's own vote."""
     query, marks = 0.85, []
@@ -92,19 +98,13 @@ def marks_of_plane(
     at = (query - keys["centre"]) / keys["scale"]
     for factor in (0.5, 1.0, 3.0):
         model = ak.KernelRegression(ak.Gaussian(factor * lengthscales))
-        numbers = {
-            "estimate": model(query, points, y)[0],
-            "error": ak.LeaveOneOut()(model, jnp.asarray(points), jnp.asarray(y)),
-        }
+        numbers = _estimate_and_error(model, query, points, y)
         widths = dict(zip(("along", "across"), factor * lengthscales, strict=True))
         marks.append(mark(numbers, step="inputs", **place, **widths))
     for training in (0, len(KEY_STEPS) // 2, len(KEY_STEPS) - 1):
         metric = keys["metrics"][training]
         model = ak.KernelRegression(ak.Gaussian(ak.fixed(1.0), metric=metric))
-        numbers = {
-            "estimate": model(at, keys["z"], y)[0],
-            "error": ak.LeaveOneOut()(model, jnp.asarray(keys["z"]), jnp.asarray(y)),
-        }
+        numbers = _estimate_and_error(model, at, keys["z"], y)
         marks.append(mark(numbers, step="keys", **place, training=training))
     return marks
 
@@ -112,13 +112,10 @@ def marks_of_plane(
 def marks_of_heads(
     heads: dict[int, ak.MultiheadKernelRegression], points: np.ndarray, y: np.ndarray
 ) -> Marks:
-    x, marks = points[:, :1], []
+    x, query, marks = points[:, :1], np.array([[0.8]]), []
     for count, model in heads.items():
-        numbers = {
-            "each": np.asarray(model.heads(np.array([[0.8]]), x, y))[:count, 0],
-            "estimate": model(np.array([[0.8]]), x, y)[0],
-            "error": ak.LeaveOneOut()(model, jnp.asarray(x), jnp.asarray(y)),
-        }
+        numbers = _estimate_and_error(model, query, x, y)
+        numbers["each"] = np.asarray(model.heads(query, x, y))[:count, 0]
         marks.append(mark(numbers, step="heads", heads=str(count), rich=0.8))
     return marks
 
