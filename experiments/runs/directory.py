@@ -39,7 +39,7 @@ from ..config import dump, source_of_kernel
 from . import files
 from .monitor import Monitor, Tick
 from .output_log import OutputLog
-from .provenance import DETERMINING, digest_of, digest_of_file, meta_of, now, read_sources
+from .provenance import TIMES, digest_of, digest_of_file, meta_of, now, read_sources
 
 Column = str | Callable[[Mapping[str, Any]], str]  # of a table: a format of a row, or a function
 
@@ -125,7 +125,7 @@ class Run(Monitor):
         changed = {
             name: [before.get(name), now]
             for name, now in self._meta.items()
-            if name in DETERMINING and (name in before or name in ("kernels", "data"))
+            if name not in ("python", *TIMES) and (name in before or name in ("kernels", "data"))
             if before.get(name) != now
         }
         asked = {name: self._meta[name] for name in ("seed", "precision", "config")}

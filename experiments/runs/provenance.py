@@ -80,19 +80,8 @@ def _git(checkout: Path, *arguments: str, index: Path | None = None) -> bytes:
     return done.stdout
 
 
-# entries of meta.json that numbers depend on
-DETERMINING = (
-    "config",
-    "seed",
-    "precision",
-    "versions",
-    "git",
-    "devices",
-    "platform",
-    "environment",
-    "kernels",
-    "data",
-)
+# entries of meta.json that say when and how a run was started
+TIMES = ("command", "started", "ended", "seconds", "caches_programs", "resumed", "damaged")
 _PACKAGES = ("attnkernel", "jax", "jaxlib", "equinox", "optax", "numpy", "matplotlib")
 # environment variables that change the programs of JAX
 _VARIABLES = (

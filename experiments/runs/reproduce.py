@@ -26,8 +26,7 @@ from matplotlib.image import imread
 
 from ..config import ConfigError, read, shortened
 from . import files, runner
-
-_MISSING = object()
+from .provenance import TIMES
 
 
 def differences(before: Path, now: Path) -> dict[str, str]:
@@ -49,10 +48,11 @@ def value_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict
     """Returns what differs between two mappings of names to values or arrays."""
     found = {}
     for name in dict.fromkeys([*before, *now]):
-        old, new = before.get(name, _MISSING), now.get(name, _MISSING)
-        if old is _MISSING or new is _MISSING:
-            value = new if old is _MISSING else old
-            found[name] = f"{'only now' if old is _MISSING else 'only before'}: {_words(value)}"
+        old, new = before.get(name), now.get(name)
+        if name not in before:
+            found[name] = f"only now: {_words(new)}"
+        elif name not in now:
+            found[name] = f"only before: {_words(old)}"
         elif isinstance(old, np.ndarray) and isinstance(new, np.ndarray):
             if phrase := _array_difference(old, new):
                 found[name] = phrase
@@ -124,8 +124,6 @@ _READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-# entries of meta.json that say when and how a run was started
-_TIMES = ("command", "started", "ended", "seconds", "caches_programs", "resumed", "damaged")
 _MAX_LINES = 20  # printed; reproduction.json has all
 
 
@@ -210,8 +208,8 @@ def compare(before: Path, now: Path, *, is_benchmark: bool = False) -> Compariso
         else:
             found.different[name] = differ
     metas = [files.read_json(run / "meta.json") for run in (before, now)]
-    times = [files.flat({k: v for k, v in meta.items() if k in _TIMES}) for meta in metas]
-    rests = [files.flat({k: v for k, v in meta.items() if k not in _TIMES}) for meta in metas]
+    times = [files.flat({k: v for k, v in meta.items() if k in TIMES}) for meta in metas]
+    rests = [files.flat({k: v for k, v in meta.items() if k not in TIMES}) for meta in metas]
     found.set_aside["meta.json"] = value_differences(*times)
     found.causes.update(value_differences(*rests))
     return found
