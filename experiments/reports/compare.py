@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from rich.console import Console
 
@@ -15,6 +14,7 @@ from attnkernel.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, literal
 
 from ..config import ConfigError, read
 from ..runs import files
+from .figures import subplots
 from .number_labels import in_words, labels
 
 MAX_ROWS = 40  # of a table
@@ -92,10 +92,8 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     with files.output_errors(out):
         files.write_json(out / "compare.json", content)
         drawn = _draw_metrics(names, [result.paths() for result in results], out)
-    if drawn:
-        console.print(f"figure  {drawn}")
-    else:
-        console.print("no figure: no metric by step that two runs share")
+    missing = "no figure: no metric by step that two runs share"
+    console.print(f"figure  {drawn}" if drawn else missing)
     console.print(f"numbers {out / 'compare.json'}")
 
 
@@ -139,10 +137,10 @@ def _draw_metrics(
         return None
     shared = shared[:MAX_PANELS]
     series = list(dict.fromkeys(who for found in paths for _, who in found))
-    figure = Figure(figsize=(6.4, 0.9 + 2.4 * len(shared)))
-    axes = figure.subplots(len(shared), 1, squeeze=False, sharex=True)[:, 0]
+    size = (6.4, 0.9 + 2.4 * len(shared))
+    figure, axes = subplots(len(shared), squeeze=False, sharex=True, figsize=size)
     arrays = {}
-    for ax, metric in zip(axes, shared, strict=True):
+    for ax, metric in zip(axes.flat, shared, strict=True):
         for i, found in enumerate(paths):
             for (key, who), rows in found.items():
                 if key != metric:
@@ -156,7 +154,7 @@ def _draw_metrics(
         if np.all(values > 0) and np.max(values) > 30 * np.min(values):
             ax.set_yscale("log")
         ax.set_ylabel(literal(in_words(metric)))
-    axes[-1].set_xlabel("step")
+    figure.axes[-1].set_xlabel("step")
     entries = [
         Line2D([], [], color=_COLORS[i % len(_COLORS)], label=literal(name))
         for i, name in enumerate(names)

@@ -26,8 +26,8 @@ def panels(number: int, *, width: float = 3.4, height: float = 2.5) -> tuple[Fig
     """A figure with `number` panels, two in a row, on common axes."""
     columns = min(2, number)
     rows = -(-number // columns)
-    figure = Figure(figsize=(width * columns, height * rows))
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    size, shared = (width * columns, height * rows), {"sharex": True, "sharey": True}
+    figure, grid = subplots(rows, columns, figsize=size, squeeze=False, **shared)
     for ax in grid.ravel()[number:]:
         ax.remove()
     return figure, list(grid.ravel()[:number])

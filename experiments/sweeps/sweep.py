@@ -35,7 +35,7 @@ from attnkernel._core.saving import write_atomically
 
 from ..config import dump
 from ..runs import OutputError, flat, output_errors, plain, read_json, settings, status_of
-from ..studies import HoldOutSizes, Study, tables_as_rows, with_fields
+from ..studies import HoldOutSizes, tables_as_rows, with_fields
 from .members import Member, read_plan, words
 from .report import report
 from .rounds import halve, lines_of
@@ -124,16 +124,11 @@ def _make_program_key(member: Member, varying: dict[str, Any]) -> str:
     shapes = {name: np.shape(getattr(value, "sizes", value)) for name, value in varying.items()}
     fields = flat(member.study.model_dump(mode="json"))
     rest = {
-        k: v for k, v in fields.items() if k != "name" and not _is_varying_field(k, member.study)
+        field: value
+        for field, value in fields.items()
+        if field != "name" and not any(f"{field}.".startswith(f"{name}.") for name in varying)
     }
     return f"{rest} {shapes}"
-
-
-def _is_varying_field(field: str, study: Study) -> bool:
-    """Whether a dotted field name is in `study.varying`, or below a name in it: such fields may
-    differ within one program.
-    """
-    return any(field == name or field.startswith(f"{name}.") for name in study.varying)
 
 
 def _stack_field(values: Sequence[Any]) -> Any:
