@@ -15,7 +15,7 @@ import attnkernel as ak
 
 from ..reports import label_outer, panels, save_with_legend
 from ..runs import NO_MONITOR, Column, Monitor, Run
-from .study import Keys, Study
+from .study import Keys, Study, fit_by_leave_one_out
 
 Design = Literal["even", "boundary"]
 
@@ -44,7 +44,6 @@ COLUMNS: dict[str, Column] = {
     "verdict": lambda row: VERDICTS[row["reached"]],
 }
 _POINTWISE = ("naive", "corrected", "conformal", "conformal, local")
-_EVERYWHERE = ("naive, everywhere", "corrected, everywhere")
 
 
 class Coverage(Study):
@@ -101,15 +100,11 @@ class Coverage(Study):
         """
         at = np.linspace(-3.0, 3.0, self.points)
         figure, axes = panels(len(results), width=3.9, height=2.7)
-        lines = (
-            ("--", ak.plot.ORANGE),
-            ("-", ak.plot.BLUE),
-            (":", ak.plot.PURPLE),
-            ("-.", ak.plot.GREEN),
-        )
+        styles = ("--", "-", ":", "-.")
+        colors = (ak.plot.ORANGE, ak.plot.BLUE, ak.plot.PURPLE, ak.plot.GREEN)
         for ax, ((design, order), found) in zip(axes, results.items(), strict=True):
             ax.axhline(self.level, color=ak.plot.ink(), linewidth=0.8)
-            for name, (style, color) in zip(_POINTWISE, lines, strict=True):
+            for name, style, color in zip(_POINTWISE, styles, colors, strict=True):
                 share = np.mean(found[name]["inside"], axis=0)
                 places = inputs(design, self.points) if "conformal" in name else at
                 ax.plot(places, share, style, color=color, label=name, linewidth=1.2)
@@ -130,7 +125,7 @@ class Coverage(Study):
         for ax, design in zip(axes, self.designs, strict=True):
             x = inputs(design, self.n)
             y = simulate(x, key)
-            fit = _fit_sample(self, x, y, self.orders[-1])
+            fit = fit_by_leave_one_out(ak.Gaussian(0.3), self.orders[-1], x, y, self.starts)
             parts = {
                 "conformal, local": ak.conformal(fit, at, level=self.level, local=True),
                 "simultaneous": ak.bands(
@@ -161,12 +156,6 @@ def simulate(x: Float[np.ndarray, " n"], key: PRNGKeyArray) -> Float[Array, " n"
     return ak.data.heteroskedastic_mean(x) + ak.data.heteroskedastic_sd(x) * noise
 
 
-def _fit_sample(study: Coverage, x: np.ndarray, y: Array, order: int) -> ak.Fit:
-    """Fits local polynomials of degree `order` to one data set by leave-one-out."""
-    model = ak.KernelRegression(ak.Gaussian(0.3), order=order)
-    return ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=study.starts, steps=30)
-
-
 def _simulate_and_fit(
     study: Coverage, design: Design, order: int, key: PRNGKeyArray
 ) -> dict[str, dict[str, Array]]:
@@ -177,7 +166,8 @@ def _simulate_and_fit(
     """
     x = inputs(design, study.n)
     data_key, label_key, draw_key = jax.random.split(key, 3)
-    fit = _fit_sample(study, x, simulate(x, data_key), order)
+    y = simulate(x, data_key)
+    fit = fit_by_leave_one_out(ak.Gaussian(0.3), order, x, y, study.starts)
     at = np.linspace(-3.0, 3.0, study.points)
     where = {"mean": at, "slope": at, "label": inputs(design, study.points)}
     slope = jax.vmap(jax.grad(ak.data.heteroskedastic_mean))
@@ -205,7 +195,7 @@ def _simulate_and_fit(
         band = method(fit, where[of], level=study.level, **options)
         inside = (band.lower <= truths[of]) & (truths[of] <= band.upper)
         out[name] = {
-            "inside": jnp.all(inside) if name in _EVERYWHERE else inside,
+            "inside": jnp.all(inside) if "everywhere" in name else inside,
             "width": jnp.mean(band.upper - band.lower),
         }
     return out

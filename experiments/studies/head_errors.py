@@ -47,11 +47,6 @@ def rough(x: Float[Array, "rows dim"]) -> Float[Array, " rows"]:
 FUNCTIONS = {"additive": additive, "one direction": one_direction, "rough": rough}
 
 
-def evaluate(function: Int[Array, ""], x: Float[Array, "rows dim"]) -> Float[Array, " rows"]:
-    """The function of this number, in the order of `FUNCTIONS`."""
-    return jax.lax.switch(function, list(FUNCTIONS.values()), x)
-
-
 class FirstRows(ak.Mask):
     """The first queries see the first keys; all later rows are padding."""
 
@@ -179,7 +174,8 @@ def fit_data_sets(
     def one(key: PRNGKeyArray) -> Heads:
         of_x, of_noise = jax.random.split(key)
         x = jax.random.normal(of_x, (longest, queries.shape[1]))
-        y = evaluate(function, x) + noise * jax.random.normal(of_noise, (longest,))
+        truth = jax.lax.switch(function, list(FUNCTIONS.values()), x)
+        y = truth + noise * jax.random.normal(of_noise, (longest,))
         return fit_heads(x, y, queries, rotation, heads, lengthscales, n)
 
     return jax.lax.map(one, jax.random.split(key, sets))

@@ -1,7 +1,7 @@
 """How often do tests reject? Size and power over simulated data sets, in one program a case."""
 
 import functools
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,12 @@ from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
-from attnkernel.kernels import AitchisonAitken, Kernel
+from attnkernel.kernels import AitchisonAitken
 
 from ..config import Positive
 from ..reports import label_outer, panels, save_with_legend
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import Keys, Study
+from .study import Keys, Study, fit_by_leave_one_out
 
 Case = Literal["column, order 0", "column, order 1", "category", "linear model"]
 KINDS = ("default", "of the fit")  # the lengthscale of the test: see `_simulate_and_test`
@@ -31,9 +31,7 @@ class HypothesisTests(Study):
     precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=100, ge=20, le=1000)
     noise: Positive = 0.5
-    cases: list[Case] = Field(
-        default=["column, order 0", "column, order 1", "category", "linear model"], min_length=1
-    )
+    cases: list[Case] = Field(default=list(get_args(Case)), min_length=1)
     effects: list[Annotated[float, Field(ge=0)]] = Field(
         default=[0.0, 0.1, 0.2, 0.3, 0.4],
         min_length=2,
@@ -135,10 +133,10 @@ def _simulate_and_test(
     options: Any = {"draws": study.draws, "key": test_key}
     if case == "linear model":
         y = 1.0 + x[:, 0] + x[:, 1] + effect * jnp.sin(5.0 * x[:, 0]) + noise
-        kernel = _fit(study, ak.Gaussian(0.3 * jnp.ones(2)), 0, x, y).model.kernel
+        fit = fit_by_leave_one_out(ak.Gaussian(0.3 * jnp.ones(2)), 0, x, y, study.starts)
         found = [
             ak.econometrics.specification_test(x, y, **options),
-            ak.econometrics.specification_test(x, y, kernel=kernel, **options),
+            ak.econometrics.specification_test(x, y, kernel=fit.model.kernel, **options),
         ]
         return jnp.stack([each.p_value for each in found])
     mean, kernel = jnp.sin(3.0 * x[:, 0]), ak.Gaussian(0.3 * jnp.ones(2))
@@ -149,15 +147,9 @@ def _simulate_and_test(
     else:
         mean = mean + effect * jnp.sin(3.0 * x[:, 1])
     order = 1 if case == "column, order 1" else 0
-    fit = _fit(study, kernel, order, x, mean + noise)
+    fit = fit_by_leave_one_out(kernel, order, x, mean + noise, study.starts)
     found = [
         ak.econometrics.relevance_test(fit, 1, reselect=reselect, **options)
         for reselect in (True, False)
     ]
     return jnp.stack([each.p_value for each in found])
-
-
-def _fit(study: HypothesisTests, kernel: Kernel, order: int, x: Array, y: Array) -> ak.Fit:
-    """Fits local polynomials of degree `order` by leave-one-out."""
-    model = ak.KernelRegression(kernel, order=order)
-    return ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=study.starts, steps=30)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
@@ -13,7 +14,7 @@ import attnkernel as ak
 from ..config import Data, HoldOutSize, Training
 from ..reports import draw_fits
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import HoldOutSizes, Keys, Study, describe, load, rows_held_out
+from .study import HoldOutSizes, Keys, Study, describe, load
 
 Results = tuple[ak.data.Dataset, dict[str, ak.Fit]]  # the data, and a fit of each model
 
@@ -34,7 +35,7 @@ class Projection(Study):
     )
 
     def check(self) -> None:
-        rows_held_out(self.hold_out, len(load(self.data, self.keys().next()).y), "hold_out")
+        HoldOutSizes.from_config(self.hold_out, len(load(self.data, self.keys().next()).y))
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
@@ -70,9 +71,7 @@ class Projection(Study):
             predicted = fit(data.x)
             error = None if data.mean is None else jnp.mean((predicted - data.mean) ** 2)
             leave_one_out = float(ak.LeaveOneOut()(fit.model, data.x, data.y))
-            parameters = sum(
-                leaf.size for leaf in jax.tree.leaves(eqx.filter(fit.model, eqx.is_inexact_array))
-            )
+            parameters = optax.tree.size(eqx.filter(fit.model, eqx.is_inexact_array))
             row = {"model": name, "parameters": parameters}
             rows.append(row | {"leave_one_out": leave_one_out, "error": error})
         held_out = HoldOutSizes.from_config(self.hold_out, len(data.y)).largest

@@ -14,7 +14,7 @@ import attnkernel as ak
 from ..config import Heteroskedastic, HoldOutSize, Model, Training
 from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import HoldOutSizes, Keys, Study, hold_out_sizes
+from .study import HoldOutSizes, Keys, Study
 
 
 class IntegratedSquaredError(ak.objectives.Objective):
@@ -59,11 +59,11 @@ class Seeds(Study):
 
     def check(self) -> None:
         self.model.require_slope()
-        hold_out_sizes(self.hold_out, self.data.n)
+        HoldOutSizes.from_config(self.hold_out, self.data.n)
 
     def methods(self) -> list[str]:
         """The names of what is compared: hold-out sizes, leave-one-out, and hindsight last."""
-        sizes = hold_out_sizes(self.hold_out, self.data.n)
+        sizes = HoldOutSizes.from_config(self.hold_out, self.data.n).sizes
         return [f"hold out {size}" for size in sizes] + ["leave one out", "hindsight"]
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:

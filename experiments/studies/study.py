@@ -1,7 +1,7 @@
 """A study: the fields of a config, `compute` for numbers, `report` for tables and figures."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
@@ -114,7 +114,7 @@ class HoldOutSizes(eqx.Module):
         if isinstance(hold_out, cls):
             return hold_out
         if isinstance(hold_out, list):
-            sizes = hold_out_sizes(hold_out, n)
+            sizes = [rows_held_out(size, n, "hold_out", i) for i, size in enumerate(hold_out)]
             return cls(np.array(sizes), max(sizes))
         size = rows_held_out(hold_out, n, "hold_out")
         return cls(size, size)
@@ -184,16 +184,17 @@ def rows_held_out(size: int | float, n: int, *field: str | int) -> int:
     return rows
 
 
-def hold_out_sizes(sizes: Sequence[int | float], n: int) -> list[int]:
-    """The numbers of rows of a list `hold_out`."""
-    return [rows_held_out(size, n, "hold_out", i) for i, size in enumerate(sizes)]
-
-
 @eqx.filter_jit
 def leave_one_out_errors(models: Any, x: Array, y: Array) -> Array:
     """The leave-one-out error of each of a stack of models."""
     arrays, rest = eqx.partition(models, eqx.is_array)
     return jax.lax.map(lambda each: ak.LeaveOneOut()(eqx.combine(each, rest), x, y), arrays)
+
+
+def fit_by_leave_one_out(kernel: Any, order: int, x: Any, y: Array, starts: int) -> ak.Fit:
+    """Fits local polynomials of degree `order` to one of many data sets."""
+    model = ak.KernelRegression(kernel, order=order)
+    return ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=starts, steps=30)
 
 
 def entropy(weights: Float[Array, "*batch keys"]) -> Float[Array, "*batch"]:
