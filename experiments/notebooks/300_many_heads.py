@@ -145,14 +145,10 @@ print(f"sum of the heads against the model: {np.abs(parts.sum(axis=0) - whole).m
 # %%
 def draw(without):
     _, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.4), sharex=True)
-    looks = [
-        ("-", ak.plot.BLUE),
-        ("--", ak.plot.ORANGE),
-        (":", ak.plot.GREEN),
-        ("-.", ak.plot.PURPLE),
-    ]
+    dashes = ("-", "--", ":", "-.")
+    colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE)
     lengths = shown(four.kernel.stack)
-    for h, (dash, color) in enumerate(looks):
+    for h, (dash, color) in enumerate(zip(dashes, colors, strict=True)):
         label = f"{h + 1}: u = {four.coefficients[h]:.2f}, ℓ = {lengths[h]:.2f}"
         left.plot(at, parts[h], dash, color=color, label=label)
     left.set(xlabel="x", ylabel="$u_h \\hat f_h(x)$ (units of y)", title="four heads")

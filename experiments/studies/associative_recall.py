@@ -134,8 +134,7 @@ class AssociativeRecall(Study):
             models, losses = train(
                 monitor, models, self.loss, **sizes(self), key=of_training, name=name
             )
-            leaves = jax.tree.leaves(eqx.filter(models, eqx.is_inexact_array))
-            parameters = sum(leaf.size for leaf in leaves) // self.seeds
+            parameters = optax.tree.size(eqx.filter(models, eqx.is_inexact_array)) // self.seeds
             row = {"layer": name, "parameters": parameters, "losses": losses}
             found.append(row | {"accuracy": self.accuracies(models, of_tests)})
         return found

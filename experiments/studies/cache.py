@@ -80,13 +80,11 @@ class Cache(Study):
                 for kind in KINDS
             ],
         )
-        columns: dict[str, Any] = {"tokens before": lambda row: str(self.lengths[row["i"]])}
+        columns = {"tokens before": list(map(str, self.lengths))}
         for kind, cost in costs.items():
-            columns |= {
-                f"{kind}: KiB": lambda row, of=cost["bytes"]: f"{of[row['i']] / 1024:.0f}",
-                f"{kind}: ms": lambda row, of=cost["seconds"]: f"{1e3 * of[row['i']]:.2f}",
-            }
-        run.table_of("One more token", [{"i": i} for i in range(len(self.lengths))], columns)
+            columns[f"{kind}: KiB"] = [f"{held / 1024:.0f}" for held in cost["bytes"]]
+            columns[f"{kind}: ms"] = [f"{1e3 * spent:.2f}" for spent in cost["seconds"]]
+        run.table("One more token", list(columns), list(zip(*columns.values(), strict=True)))
         run.summary({"deviations": deviations, "lengths": self.lengths, "costs": costs})
 
     def module(self, kind: str, key: Array) -> ak.MultiheadAttention:

@@ -28,13 +28,10 @@ OF_CASE, OF_PROMPT = "best of the case", "best of the prompt"
 
 
 def draw_errors(
-    run: Run,
-    results: list[dict[str, Any]],
-    rows: list[dict[str, Any]],
-    cases: dict[str, Case],
-    grid: Float[np.ndarray, " temperatures"],
+    run: Run, study: "ContextTemperature", results: list[dict[str, Any]], rows: list[dict[str, Any]]
 ) -> None:
     """The error at each temperature, of softmax and to first order, at the middle length."""
+    cases, grid = study.cases(), study.grid()
     lengths = sorted({row["n"] for row in rows})
     n = lengths[len(lengths) // 2]
     shown = ("as suited", "more noise", "wider inputs", "wider queries")
@@ -141,7 +138,7 @@ class ContextTemperature(Study):
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = self.summarised(results)
-        draw_errors(run, results, rows, self.cases(), self.grid())
+        draw_errors(run, self, results, rows)
         draw_choices(run, rows)
         choices: dict[str, Any] = {
             name: lambda row, name=name: of_interval(row["error"][name]) for name in CHOICES
@@ -208,8 +205,7 @@ class ContextTemperature(Study):
         return rows
 
 
-def _name(row: dict[str, Any]) -> str:
-    return f"{row['case']}, {row['n']} rows"
+_name = "{case}, {n} rows".format_map
 
 
 def claims() -> list[Claim]:

@@ -26,16 +26,15 @@ class ShowData(Study):
         return self.data.load(Keys(key).next())
 
     def report(self, results: ak.data.Dataset, run: Run) -> None:
-        data = results
         figure, ax = subplots(figsize=(6.0, 3.6))
-        ak.plot.data(data, ax=ax)
+        ak.plot.data(results, ax=ax)
         figure.legend(loc="outside lower center", ncols=3)
-        arrays = {"x": np.asarray(data.x)[:, 0], "y": np.asarray(data.y)}
-        title = f"{self.name}: {len(data.y)} observations"
-        if data.mean is not None and data.sd is not None:
-            arrays |= {"mean": np.asarray(data.mean), "sd": np.asarray(data.sd)}
+        arrays = {"x": np.asarray(results.x)[:, 0], "y": np.asarray(results.y)}
+        title = f"{self.name}: {len(results.y)} observations"
+        if results.mean is not None and results.sd is not None:
+            arrays |= {"mean": np.asarray(results.mean), "sd": np.asarray(results.sd)}
             inside = np.mean(np.abs(arrays["y"] - arrays["mean"]) <= 2 * arrays["sd"])
             title += f", {inside:.0%} within two standard deviations"
         ax.set_title(title)
         run.figure("data", figure, **arrays)
-        run.summary({"data": describe(data), **{name: to_list(v) for name, v in arrays.items()}})
+        run.summary({"data": describe(results), **{name: to_list(v) for name, v in arrays.items()}})

@@ -145,8 +145,7 @@ class HeadEnsemble(Study):
         return found
 
 
-def _name(row: dict[str, Any]) -> str:
-    return f"{row['function']}, {row['n']} rows, {row['heads']} heads"
+_name = "{function}, {n} rows, {heads} heads".format_map
 
 
 def claims(longest: int) -> list[Claim]:

@@ -85,13 +85,10 @@ class Heteroskedasticity(Study):
         """
         size = (4.2 * len(results), 3.2)
         figure, (axes,) = subplots(1, len(results), squeeze=False, figsize=size)
-        looks = (("-.", ak.plot.PURPLE), ("-", ak.plot.BLUE), None, ("--", ak.plot.ORANGE), None)
+        looks = {0: ("-.", ak.plot.PURPLE), 1: ("-", ak.plot.BLUE), 3: ("--", ak.plot.ORANGE)}
         for ax, (growth, numbers) in zip(axes, results.items(), strict=True):
             ax.plot(at, 0.2 + growth * np.abs(at), color=ak.plot.ink(), label="true sd")
-            for i, look in enumerate(looks):
-                if look is None:
-                    continue
-                style, color = look
+            for i, (style, color) in looks.items():
                 low, middle, high = np.quantile(numbers["sd"][:, i], (0.25, 0.5, 0.75), axis=0)
                 ax.plot(at, middle, style, color=color, label=METHODS[i])
                 look = {"alpha": 0.15, "linewidth": 0, "label": f"_{METHODS[i]}, quartiles"}

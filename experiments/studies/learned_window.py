@@ -7,6 +7,7 @@ context alone, and with the best window of all tasks of a kind.
 """
 
 import functools
+import itertools
 import operator
 from typing import Annotated, Any, Literal
 
@@ -192,11 +193,8 @@ class LearnedWindow(Study):
         run.summary(found | {"predictions": predictions})
 
     def kinds(self) -> list[dict[str, float]]:
-        return [
-            {"lengthscale": float(a), "noise": float(b)}
-            for a in self.lengthscales
-            for b in self.noises
-        ]
+        pairs = itertools.product(self.lengthscales, self.noises)
+        return [{"lengthscale": float(a), "noise": float(b)} for a, b in pairs]
 
     def summarised(self, results: dict[str, Any]) -> list[dict[str, Any]]:
         """Windows and mean errors of each kind of task, order and length."""

@@ -50,8 +50,7 @@ class Robust(Study):
             {"share": share, **dict(zip(METHODS, map(float, errors), strict=True))}
             for share, errors in zip(self.shares, error, strict=True)
         ]
-        columns = {"share": "{share:.0%}"}
-        columns |= {name: f"{{{name}:.3f}}" for name in METHODS}
+        columns = {"share": "{share:.0%}"} | {name: f"{{{name}:.3f}}" for name in METHODS}
         run.table_of(
             f"Root mean square error of fits, {self.data_sets} data sets of {self.n} labels with "
             f"noise {NOISE}, of which a share is moved by {self.shift:g}",

@@ -9,8 +9,6 @@ from matplotlib.axes import Axes
 from pydantic import Field, model_validator
 
 import attnkernel as ak
-from attnkernel.kernels import Bilinear
-from attnkernel.priors import Prior
 
 from ..config import Part, Positive
 from ..reports import heat_map, subplots
@@ -88,14 +86,12 @@ class Sentences(Study):
         pairs = np.zeros((len(ROLES), len(ROLES)))
         for query, key in LOOKS.get(head, ()):
             pairs[ROLES.index(query), ROLES.index(key)] = self.contrast
-        prior: Prior = ak.Causal()
+        prior: ak.priors.Prior = ak.Causal() * ak.Alibi(self.decay)
         if head == "previous token":
             # −contrast from each token to itself, 0 to all others
             itself = jnp.where(jnp.eye(len(roles)) == 1, -self.contrast, 0.0)
             prior = ak.Window(1, 0) * ak.priors.BiasTable(itself)
-        else:
-            prior = prior * ak.Alibi(self.decay)
-        weights = ak.attention_weights(roles, roles, kernel=Bilinear(pairs), prior=prior)
+        weights = ak.attention_weights(roles, roles, kernel=ak.kernels.Bilinear(pairs), prior=prior)
         return np.asarray(weights)
 
     def draw(self, run: Run, weights: Results) -> None:

@@ -15,8 +15,6 @@ from jaxtyping import Array, Float
 
 import attnkernel as ak
 from attnkernel.local._polynomial import Polynomial, local_polynomial
-from attnkernel.methods import Dense
-from attnkernel.priors import Prior
 
 ORACLE = "oracle"
 RIDGE = 1e-2  # of the slopes of order 1, whose weights sum to 1
@@ -48,7 +46,7 @@ def _softmax(prior: Callable[[dict[str, Array], int], Any], order: int) -> Calla
 
     def predict(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
         kernel, of_rows = ak.Gaussian(scalars["lengthscale"]), prior(scalars, len(k))
-        rule, method = ak.Softmax(), Dense()
+        rule, method = ak.Softmax(), ak.methods.Dense()
         if not order:
             return ak.attend(q, k, v, kernel=kernel, prior=of_rows, rule=rule, method=method)
         k, v = (jnp.broadcast_to(part[None], (len(q), *part.shape)) for part in (k, v))
@@ -58,15 +56,15 @@ def _softmax(prior: Callable[[dict[str, Array], int], Any], order: int) -> Calla
     return predict
 
 
-def _causal(scalars: dict[str, Array], rows: int) -> Prior:
+def _causal(scalars: dict[str, Array], rows: int) -> ak.priors.Prior:
     return ak.Causal()
 
 
-def _forgetting(scalars: dict[str, Array], rows: int) -> Prior:
+def _forgetting(scalars: dict[str, Array], rows: int) -> ak.priors.Prior:
     return ak.priors.Forget(jnp.full(rows, -1.0) / scalars["memory"])
 
 
-def _window(scalars: dict[str, Array], rows: int) -> Prior:
+def _window(scalars: dict[str, Array], rows: int) -> ak.priors.Prior:
     distance = jnp.arange(rows)[:, None] - jnp.arange(rows)[None]
     return ak.priors.MaskArray((distance >= 0) & (distance < scalars["window"]))
 

@@ -8,6 +8,7 @@ walks of speed ω; a Gaussian C gives nonlinear ones. Keys and queries are unifo
 sphere. At row t each layer has seen the rows up to t, and predicts $f_t$ at a query of its own.
 """
 
+import itertools
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -56,12 +57,8 @@ class TestTimeRegression(Study):
     sequences: int = Field(default=40, ge=2, le=10_000)
 
     def cases(self) -> list[dict[str, Any]]:
-        return [
-            {"function": function, "noise": noise, "speed": speed}
-            for function in self.functions
-            for noise in self.noises
-            for speed in self.speeds
-        ]
+        of_all = itertools.product(self.functions, self.noises, self.speeds)
+        return [{"function": f, "noise": noise, "speed": speed} for f, noise, speed in of_all]
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
         cases = self.cases()
@@ -177,8 +174,7 @@ COLUMNS = {
 }
 
 
-def _name(row: dict[str, Any]) -> str:
-    return f"{row['function']}, noise {row['noise']:g}, speed {row['speed']:g}"
+_name = "{function}, noise {noise:g}, speed {speed:g}".format_map
 
 
 def claims() -> list[Claim]:

@@ -11,9 +11,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
-from attnkernel.kernels import Boxcar, EluFeatures, RandomFeatures, Triangular
-from attnkernel.methods import Linear
-from attnkernel.priors import RelativeBias
 
 from ..benchmarks.driver import interleaved, medians
 from ..config import Data
@@ -23,8 +20,8 @@ from .study import Keys, Study, describe, require_one_input
 
 KERNELS: dict[str, type[ak.kernels.Radial]] = {
     "Gaussian": ak.Gaussian,
-    "boxcar": Boxcar,
-    "triangular": Triangular,
+    "boxcar": ak.kernels.Boxcar,
+    "triangular": ak.kernels.Triangular,
     "Epanechnikov": ak.Epanechnikov,
 }
 FEATURES = {"Gaussian": ak.Gaussian, "softmax": ak.DotProduct}
@@ -50,10 +47,10 @@ def attentions(table: Array, window: int, slope: float) -> dict[str, dict[str, A
     causal, dot = ak.Causal(), ak.DotProduct()
     return {
         "softmax": {"kernel": dot, "prior": causal},
-        "linear": {"kernel": EluFeatures(), "prior": causal},
+        "linear": {"kernel": ak.kernels.EluFeatures(), "prior": causal},
         "window": {"kernel": dot, "prior": ak.Window(window, 0)},
         "ALiBi": {"kernel": dot, "prior": causal * ak.Alibi(slope)},
-        "T5": {"kernel": dot, "prior": causal * RelativeBias(table, bidirectional=False)},
+        "T5": {"kernel": dot, "prior": causal * ak.priors.RelativeBias(table, bidirectional=False)},
     }
 
 
@@ -180,8 +177,8 @@ class Zoo(Study):
             for count in self.counts:
                 squares = []
                 for draw_key in draw_keys:
-                    features = RandomFeatures(count, 4, key=draw_key)
-                    out = ak.attend(q, k, v, kernel=kernel, method=Linear(features))
+                    features = ak.kernels.RandomFeatures(count, 4, key=draw_key)
+                    out = ak.attend(q, k, v, kernel=kernel, method=ak.methods.Linear(features))
                     squares.append(jnp.mean((out - exact) ** 2))
                 errors.append(float(jnp.sqrt(jnp.mean(jnp.stack(squares)))))
             slope = float(np.polyfit(np.log(self.counts), np.log(errors), 1)[0])
@@ -209,7 +206,7 @@ class Zoo(Study):
             contenders = {}
             for name, parts in attentions(t5_table(), self.window_of_cost, self.slope).items():
                 if name == "linear":
-                    parts["method"] = Linear()
+                    parts["method"] = ak.methods.Linear()
                 call = eqx.filter_jit(lambda q, k, v, parts=parts: ak.attend(q, k, v, **parts))
                 contenders[name] = functools.partial(call, q, k, v)
             return medians(interleaved(contenders, self.repeats).seconds)
@@ -249,7 +246,7 @@ def draw_shapes(run: Run) -> None:
         "causal": ak.Causal(),
         "window": ak.Window(8, 0),
         "ALiBi": ak.Alibi(0.2),
-        "T5 (a table)": RelativeBias(table, bidirectional=False),
+        "T5 (a table)": ak.priors.RelativeBias(table, bidirectional=False),
     }
     for (name, prior), style in zip(priors.items(), ("-", "--", ":", "-."), strict=True):
         weight = jnp.exp(prior.pairwise(here, 32 - back))[0]
