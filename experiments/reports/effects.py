@@ -1,6 +1,5 @@
 """The effect of each column on a fit, and the tables of a regression."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +9,8 @@ import numpy as np
 from jaxtyping import Array
 
 import attnkernel as ak
-from attnkernel._core.compilation import SMALL_PROGRAM_OPTIONS
+from attnkernel._core.compilation import SMALL_PROGRAM_OPTIONS, can_use_options
+from attnkernel._core.rows import MAX_PADDED_ROWS
 from attnkernel.inference._report import measure_rows, report_of
 from attnkernel.plot._data import date_column
 from attnkernel.plot._diagnostics import inputs_of_noise
@@ -51,7 +51,10 @@ def estimates_of(fit: ak.Fit, level: float) -> Estimates:
     both = [*lines, *(at_quartiles(fit, line) for line in lines)]
     rows = np.concatenate([line.rows for line in both])
     arrays = jax.device_put((rows, inputs_of_noise(fit)))
-    found = _estimates(fit, level, *arrays)
+    # 5479 rows in two columns: 24 CPU s, as other programs are compiled 30
+    is_small = len(fit.x) <= MAX_PADDED_ROWS and can_use_options(fit, arrays)
+    options: Any = {"compiler_options": SMALL_PROGRAM_OPTIONS} if is_small else {}
+    found = eqx.filter_jit(_estimates, **options)(fit, level, *arrays)
     predicted, band, measured, left_out, variance = jax.tree.map(np.asarray, found)
     ends = np.cumsum([len(line.rows) for line in both])
     parts = [slice(end - len(line.rows), end) for line, end in zip(both, ends, strict=True)]
@@ -64,7 +67,6 @@ def estimates_of(fit: ak.Fit, level: float) -> Estimates:
     return Estimates(along, values, report, fitted, left_out, variance)
 
 
-@functools.partial(eqx.filter_jit, compiler_options=SMALL_PROGRAM_OPTIONS)
 def _estimates(fit: ak.Fit, level: float, rows: Array, at: Array) -> tuple:
     """Returns predictions and bands at new rows, the figures of a report, left-out predictions, and
     the variance of the noise at other inputs."""
