@@ -72,9 +72,6 @@ class OfDistinctInputs(Objective):
         return jnp.sum(jnp.where(share > 0, share * sums, 0.0))
 
 
-MAX_DISTINCT_INPUTS = 4096
-
-
 def at_distinct_inputs(model: Any, data: Sample) -> Sample:
     """Returns the rows with repeated inputs merged, where the criterion has a formula of them and
     half of the rows repeat one; others unchanged. Rows of different weights are not merged."""
@@ -93,7 +90,8 @@ def at_distinct_inputs(model: Any, data: Sample) -> Sample:
     distinct, first, of_row, counts = np.unique(
         keys, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
-    if len(distinct) > min(len(keys) // 2, MAX_DISTINCT_INPUTS) or len(distinct) < 3:
+    most = min(len(keys) // 2, 4096)  # beyond, a search begins on a sample of all rows
+    if not 3 <= len(distinct) <= most:
         return data
     labels = np.asarray(y).reshape(len(keys), -1)
     means = np.zeros((len(distinct), labels.shape[1]), labels.dtype)

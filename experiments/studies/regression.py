@@ -18,6 +18,7 @@ from attnkernel.plot._partial import draw_slice, held_text
 
 from ..config import BUILT_IN, KERNELS, Column, Data, FieldError, Part, Positive, require_known
 from ..reports import effects as of_columns, legend, subplots
+from ..reports.dependence import blocked_objective, notes_of_dependence, time_column
 from ..reports.page import Picture, Section, Table, write_page
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, load
@@ -108,7 +109,11 @@ class Regression(Study):
     precision: Literal["float32", "float64"] = "float64"
     data: Data
     model: ColumnModel = ColumnModel()
-    objective: Literal["leave_one_out", "aicc", "gcv"] = "leave_one_out"
+    objective: Literal["leave_one_out", "aicc", "gcv", "blocked"] = Field(
+        default="leave_one_out",
+        description="blocked: each row is predicted from those some time away, for a column of "
+        "dates or of evenly spaced numbers along which errors are correlated",
+    )
     level: float = Field(default=0.95, gt=0, lt=1, description="of the pointwise bands")
 
     def check(self) -> None:
@@ -121,6 +126,12 @@ class Regression(Study):
                 ("model", "periods"),
                 f"expected columns of quantities among the inputs, {listed}; got "
                 f"{', '.join(map(repr, sorted(unknown)))}",
+            )
+        if self.objective == "blocked" and time_column(data) is None:
+            raise FieldError(
+                ("objective",),
+                "blocked needs a column of dates, or of evenly spaced numbers, no two of them "
+                "equal; there is none among the inputs",
             )
         constant = np.ptp(np.asarray(data.x), axis=0) == 0
         if np.any(constant):
@@ -140,7 +151,8 @@ class Regression(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         data = load(self.data, Keys(key).next(), with_words=True)
         with monitor.timed("fit"):
-            objective = OBJECTIVES[self.objective]()
+            is_blocked = self.objective == "blocked"
+            objective = blocked_objective(data) if is_blocked else OBJECTIVES[self.objective]()
             fit = ak.fit(self.model.make(data), data.x, data.y, objective=objective)
         fit = fit.named(data.x_names, data.y_name, data.categories or None)
         return Results(data, fit, of_columns.estimates_of(fit, self.level))
@@ -154,6 +166,7 @@ class Regression(Study):
         bound = ak.fitting.Result.AT_BOUND.message  # said of each parameter in the table
         run.note([each for each in found.warnings if not each.startswith(bound)])
         run.note(of_columns.unreliable_effects(results.fit, estimates.effects))
+        run.note(notes_of_dependence(data, results.fit.objective, estimates.fitted))
         parameters = self._parameters(results)
         values = [
             row for each in estimates.values for row in of_columns.rows_of_values(results.fit, each)
