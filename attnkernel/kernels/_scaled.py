@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import i0e
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -179,6 +180,12 @@ class Periodic(Kernel):
 
     def periods(self, dim: int) -> dict[int, ArrayLike | None]:
         return dict.fromkeys(range(dim), self.period)
+
+    def log_normaliser(self, dim: int) -> Float[Array, ""]:
+        r"""$d \log\big(p\, e^{-1/\ell^2} I_0(1/\ell^2)\big)$, over one period: of a density of
+        von Mises with concentration $1/\ell^2$ about k."""
+        concentration = jnp.exp(-2.0 * self.lengthscale_parameter.log())
+        return dim * (jnp.log(i0e(concentration)) + self.period_parameter.log())
 
     def search_box(
         self, x: Inputs, weights: AnyArray | None = None

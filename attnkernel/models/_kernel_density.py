@@ -1,6 +1,7 @@
 """Kernel densities: the log-mass of attention, without values, as a function and as models."""
 
 import abc
+import functools
 import math
 from typing import Any, cast
 
@@ -9,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.arrays import AnyArray, as_real_array, is_concrete, namespace_of, wider_dtype
 from .._core.rows import Inputs, NewInputs, Rows, is_positive
-from .._core.validation import is_real_number, require_bool, value_text
+from .._core.validation import as_integer, is_real_number, require_bool, require_key, value_text
 from ..attention import Auto, attend
 from ..kernels import Compact, Gaussian, Kernel, Radial, category_counts
 from ..methods import Method
@@ -157,7 +158,7 @@ class KernelDensity(DensityModel):
 
     **Arguments:**
 
-    - `kernel`: K, as for `ak.density`.
+    - `kernel`: K, as for `ak.density`; `ak.Periodic(0.5, 24.0)` for points round a circle.
     - `support`: (a, b), the interval that holds all points of a single column; one end may be
       infinite. The density is 0 outside, and inside the sum over the reflections of q at the ends,
       so that it integrates to 1. With two finite ends K is a `Gaussian` with a lengthscale up to
@@ -174,6 +175,7 @@ class KernelDensity(DensityModel):
     x = np.random.default_rng(0).exponential(size=200)
     fit = ak.fit(ak.KernelDensity(ak.Gaussian(0.3), support=(0.0, np.inf)), x)
     print(fit.model.kernel, np.exp(fit(np.array([0.0, 1.0]))))
+    print(fit.model.cdf(1.0, x), fit.model.sample(jax.random.PRNGKey(0), 3, x))
     ```
     """
 
@@ -211,6 +213,64 @@ class KernelDensity(DensityModel):
         logs = jnp.stack([log_mean_kernel(each, k, *parts) for each in images])
         found = jax.nn.logsumexp(logs, axis=0) - log_integral.astype(logs.dtype)
         return jnp.where(inside[:, 0], found, -jnp.inf)
+
+    def cdf(
+        self, x_new: ArrayLike, x: ArrayLike, *, weights: ArrayLike | None = None
+    ) -> Float[Array, " m"]:
+        r"""The distribution function of the density, of a `Gaussian` without a metric.
+
+        $$ \hat F(q) = \sum_j a_j \prod_c \Phi\Big( \frac{q_c - x_{jc}}{\ell_c} \Big) \Big/
+           \sum_j a_j $$
+
+        With a support the terms of the reflections are added. Arguments as of the call.
+
+        **Raises:** `ValueError` for another kernel.
+        """
+        self._gaussian_lengthscale()
+        q, rows = read_points(x_new, x, weights)
+        self.check_points(q, rows.x)
+        return on_padded_rows(_cdf, self, None, q, rows)
+
+    def sample(
+        self, key: PRNGKeyArray, number: int, x: ArrayLike, *, weights: ArrayLike | None = None
+    ) -> Float[Array, "number dim"]:
+        """Independent draws from the density, of a `Gaussian` without a metric.
+
+        **Arguments:** `key`: a PRNG key; `number`: of draws, at least 1; others as of the call.
+
+        **Raises:** `ValueError` for another kernel.
+        """
+        lengthscale = self._gaussian_lengthscale()
+        require_key("key", key)
+        shape = (
+            as_integer("number", number, 1),
+            (rows := read_points(x, x, weights)[1]).x.shape[1],
+        )
+        self.check_points(rows.x, rows.x)
+        of_row, of_noise = jax.random.split(key)
+        shares = rows.row_weights(rows.x.dtype)
+        chosen = jax.random.choice(of_row, len(rows.x), shape[:1], p=shares / jnp.sum(shares))
+        noise = jax.random.normal(of_noise, shape, rows.x.dtype)
+        return self._folded(rows.x[chosen] + lengthscale * noise)
+
+    def _gaussian_lengthscale(self) -> Float[Array, "..."]:
+        """Returns the lengthscale of the kernel; `ValueError` unless it is a `Gaussian`."""
+        if type(self.kernel) is not Gaussian or self.kernel.metric_parameter is not None:
+            raise ValueError(
+                f"Distribution functions and draws are of ak.Gaussian(...), without a metric; "
+                f"kernel is {self.kernel}."
+            )
+        return self.kernel.lengthscale
+
+    def _folded(self, x: Float[Array, "m dim"]) -> Float[Array, "m dim"]:
+        """Returns points, those outside the support reflected into it at its ends."""
+        low, high = self.support or (-math.inf, math.inf)
+        if math.isfinite(low) and math.isfinite(high):
+            beyond = jnp.mod(x - low, 2.0 * (high - low))
+            return low + jnp.minimum(beyond, 2.0 * (high - low) - beyond)
+        if math.isfinite(low):
+            return low + jnp.abs(x - low)
+        return x if math.isinf(high) else high - jnp.abs(high - x)
 
     def _images(self, q: Float[Array, "m 1"]) -> list[Float[Array, "m 1"]]:
         """Returns q and its reflections at the ends of the support."""
@@ -299,7 +359,7 @@ def density(
 
     **Raises:** `ValueError` for a kernel without a finite known integral: infinite, as `Cauchy` in
     two dimensions or `RationalQuadratic` with α ≤ d/2 (inside `jit`, NaN), or unknown, as
-    `Periodic` or `DotProduct`; for no points, or invalid weights.
+    `DotProduct`; for no points, or invalid weights.
 
     **Source:** Parzen, *On estimation of a probability density function and mode* (1962);
     Silverman, *Density estimation for statistics and data analysis* (1986).
@@ -324,3 +384,20 @@ def _density(
 ) -> Float[Array, " m"]:
     """Returns the density from checked data."""
     return jnp.exp(_log_density(model, prior, q, rows))
+
+
+def _cdf(model: KernelDensity, _: None, q: NewInputs, rows: Rows) -> Float[Array, " m"]:
+    """Returns `KernelDensity.cdf` from checked data."""
+    weights, lengthscale = rows.row_weights(q.dtype), model._gaussian_lengthscale()
+
+    def share_below(point: Float[Array, " dim"]) -> Float[Array, ""]:
+        below = jnp.prod(jax.scipy.special.ndtr((point[None, :] - rows.x) / lengthscale), axis=1)
+        return jnp.sum(weights * below) / jnp.sum(weights)
+
+    of_points = functools.partial(jax.lax.map, share_below, batch_size=64)
+    if model.support is None:
+        return of_points(q)
+    low, high = model.support
+    images = model._images(jnp.clip(q, low, high))
+    rising, falling = jnp.split(jnp.stack([of_points(image) for image in images]), 2)
+    return jnp.sum(rising - falling, axis=0) + float(math.isinf(low))

@@ -2,12 +2,14 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from pydantic import AfterValidator, Field
 
 import attnkernel as ak
@@ -100,6 +102,14 @@ class Results(NamedTuple):
     data: ak.data.Dataset
     fit: ak.Fit
     estimates: of_columns.Estimates
+
+
+def draw_effect(fit: ak.Fit, effect: of_columns.Effect, ax: Axes) -> None:
+    """Draws an effect with its band, and the legend below, where it hides nothing."""
+    draw_slice(fit, effect.line, effect.predicted, effect.band, ax)
+    if (inside := ax.get_legend()) is not None:
+        inside.remove()
+    legend(cast(Figure, ax.figure), [ax], columns=2)
 
 
 class Regression(Study):
@@ -263,10 +273,7 @@ class Regression(Study):
         if len(estimates.effects) == 1:
             (effect,) = estimates.effects
             ak.plot.points(data.x, data.y, ax=ax)
-            draw_slice(fit, effect.line, effect.predicted, effect.band, ax)
-            if (inside := ax.get_legend()) is not None:
-                inside.remove()
-            legend(figure, [ax], columns=2)
+            draw_effect(fit, effect, ax)
             caption = f"Observations, and the fit with its {effect.band.description} band."
         else:
             draw_left_out(fit, estimates.left_out, ax)
@@ -289,12 +296,10 @@ class Regression(Study):
             return []
         for number, effect in enumerate(effects, start=1):
             figure, ax = subplots(figsize=(5.6, 3.6))
-            draw_slice(results.fit, effect.line, effect.predicted, effect.band, ax)
-            ax.set_title(
-                f"effect of {ak.plot.literal(of_columns.column_name(results.fit, effect))}"
-            )
+            draw_effect(results.fit, effect, ax)
+            name = ak.plot.literal(of_columns.column_name(results.fit, effect))
+            held = held_text(results.fit, effect.line)
+            ax.set_title(f"effect of {name}, at {held}")
             run.figure(f"effect_{number}", figure)
-            pictures.append(
-                Picture(f"effect_{number}", f"At {held_text(results.fit, effect.line)}.")
-            )
+            pictures.append(Picture(f"effect_{number}", f"At {held}."))
         return pictures
