@@ -233,7 +233,8 @@ def _date(cell: str, date_format: str | None) -> datetime | None:
 
 
 def _date_format(cell: str) -> str | None:
-    """Returns a likely format of a date such as 28.03.2021 or 3/28/21; None for other cells."""
+    """Returns the first of `DATE_FORMATS` that reads a cell: a date such as 28.03.2021 or 3/28/21,
+    or a time of day; None for other cells, among them dates of ISO 8601."""
     if not re.search(r"\d[\d\W]*[\W]|[^\W\d]+ ?\d", cell):
         return None
     return next((each for each in DATE_FORMATS if _date(cell, each) is not None), None)

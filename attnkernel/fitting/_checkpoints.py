@@ -144,7 +144,8 @@ def identity_of(*trees: Any) -> str:
     False
     ```
 
-    A function is represented by its name, an optimiser by its program.
+    A function is represented by its name: optimisers of optax that differ in their numbers alone
+    have one digest. `fit` gives its optimiser in a form that is represented by its program.
     """
     digest = hashlib.sha256()
     for part in _hashed_parts(trees):

@@ -119,10 +119,11 @@ class Report(NamedTuple):
 
     `dropped_rows` counts the rows that `na="drop"` of `fit` left out for missing values.
 
-    `starts` is the number of starts; `converged`, `diverged`, `pruned` and `at_bound` count those
-    with this result. `bounds` names the parameters of the best start that are on a bound. `minima`
-    are the minima besides the best: models and criteria, the lowest first (for a deterministic
-    criterion).
+    `starts` is the number of starts; `diverged` and `pruned` count those with this result,
+    `converged` those that converged, inside the bounds or on one, and `at_bound` those that ended
+    on one, whatever their result. `bounds` names the parameters of the best start that are on a
+    bound. `minima` are the minima besides the best: models and criteria, the lowest first (for a
+    deterministic criterion).
 
     ```python
     data = ak.data.load("mcycle")
@@ -190,7 +191,8 @@ class Report(NamedTuple):
         return "\n".join([*align_columns(lines), *warnings])
 
     def _starts_text(self) -> str:
-        """Returns how the starts ended, such as `10: 8 converged, 2 on a bound`."""
+        """Returns how the starts ended, such as `10: 9 converged, 2 on a bound`; those on a
+        bound may have converged."""
         counts = (
             (self.converged, "converged"),
             (self.at_bound, "on a bound"),

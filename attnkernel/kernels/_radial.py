@@ -59,7 +59,8 @@ class Metric(Parameter):
 class Radial(Scaled):
     r"""A kernel of the distance: $\log K(q, k) = g(r^2)$, $r^2 = \|M^{1/2} (q - k) / \ell\|^2$.
 
-    To add one, subclass and write `log_of`: g, with finite derivatives at 0.
+    To add one, subclass and write `log_of`: g, which does not rise with r², since distant blocks
+    of pairs are skipped by it, and has finite derivatives at 0.
 
     **Arguments:**
 

@@ -94,10 +94,12 @@ def _sum_blocks(
     numbers: Float[Array, "queries numbers"],
     scale: Float[Array, ""],
 ) -> Float[Array, "queries ..."]:
-    """Returns the sum over all blocks of keys of `of_block(weights, u, values, numbers)`.
+    """Returns the sum over blocks of keys of `of_block(weights, u, values, numbers)`, of which
+    weights e^(s − shift) and u = (k − q) / `scale` have the shape (queries, keys) of a block.
 
-    `shape`: of the sum of one query. `shift`: of the log-weights of each query; `numbers`: others
-    of each query.
+    Blocks whose weights are negligible beside e^shift are skipped: `shift` is near the log-mass of
+    each query. `shape`: of the sum of one query. `numbers`: further ones of each query, for
+    `of_block`.
     """
     rows = split_blocks(q, q[:, :0], BLOCK_QUERIES)
     columns = split_blocks(k, values, even_block_size(len(k), MAX_BLOCK_ROWS))

@@ -134,14 +134,17 @@ class AdditiveRegression(DenseSmoother):
         return over_columns(column, self.kernels, have_lines, *columns)
 
     def support_at(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
-        """How well the data determine all curves at each query."""
+        """Whether a row is in reach along each column; as `column_support` of all curves."""
         found = [self.column_support(j, q, rows, prior) for j in range(len(self.kernels))]
         return DataSupport(*(functools.reduce(operator.or_, of) for of in zip(*found, strict=True)))
 
     def column_support(
         self, column: int, q: NewInputs, rows: Rows, prior: Prior | None = None
     ) -> DataSupport:
-        """How well the data determine the curve of a column at each query."""
+        """Whether a row is in reach of each query along a column: `empty` where none is.
+
+        `deficient` and `extrapolates` are False, also where a line is reduced to a mean.
+        """
         own, k = slice(column, column + 1), rows.x
         mean = KernelRegression(self.kernels[column])
         return support_of(

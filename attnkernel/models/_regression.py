@@ -128,7 +128,7 @@ class KernelRegression(LocalRegression, LinearSmoother):
         return apply_effective_kernel(q, k, v, local, self.polynomial(k, prior), **which)
 
     def require_softmax(self) -> None:
-        """Raises `ValueError` unless weights are independent of each other up to their sum."""
+        """Raises `ValueError` unless the rule is `Softmax`, of which the hat matrix is known."""
         if not isinstance(self.rule, Softmax):
             raise ValueError(
                 f"The hat matrix needs weights whose unnormalised values do not depend on each "

@@ -87,7 +87,8 @@ def _as_row_weights(weights: ArrayLike | None) -> Float[Array, "*fits n"] | None
 class Objective(eqx.Module):
     r"""A criterion $L(f, x, y) \in \mathbb{R}$ of a model f on n labelled rows.
 
-    To add one, subclass it, set `is_stochastic` and write `__call__`:
+    To add one, subclass it, set `is_stochastic` and write `__call__`. Name fields with an entry for
+    each row in `row_fields`: rows are sorted, chosen and padded with them.
 
     ```python
     class AbsoluteError(ak.objectives.Objective):

@@ -66,8 +66,8 @@ class OfDistinctInputs(Objective):
             trace, n = jnp.sum(found.leverage), jnp.sum(self.masked_by_weight(self.counts))
             return self.of.penalty(jnp.sum(share * sums), trace, n)
         found = model.estimate(x, rows, prior=_WithoutOneLabel(self.counts))
-        slope = found.leverage / jnp.maximum(self.counts - 1.0, 1.0)
-        within = jnp.where(self.squares > 0, (1.0 + slope) ** 2 * self.squares, 0.0)
+        of_one = found.leverage / jnp.maximum(self.counts - 1.0, 1.0)  # b / (k − 1)
+        within = jnp.where(self.squares > 0, (1.0 + of_one) ** 2 * self.squares, 0.0)
         sums = self.counts * squared_error(found.value, rows.labels) + within
         return jnp.sum(jnp.where(share > 0, share * sums, 0.0))
 

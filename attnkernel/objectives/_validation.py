@@ -138,8 +138,8 @@ class LeaveOneOut(FoldValidation):
     def subsample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
         """Returns leave-one-out of 1024 rows, if there are as many and several starts.
 
-        In one dimension 128 of its terms. From 131 072 rows, for any number of starts:
-        leave-one-out of 4000 rows.
+        In one dimension only 128 of these rows are predicted. From 131 072 rows, for any number of
+        starts: leave-one-out of 4000 rows.
         """
         if self.weights is not None or not self._has_own_score():
             return None

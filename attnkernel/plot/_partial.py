@@ -255,7 +255,8 @@ def _draw_bars(along: np.ndarray, band: Bands, ax: Axes) -> None:
 
 
 def _limit_to_data(ax: Axes, y: np.ndarray, predicted: np.ndarray) -> None:
-    """Sets the limits of the vertical axis from the labels and the fit, ignoring the band."""
+    """Narrows the vertical axis to the labels and the fit with a margin, so that a wider band does
+    not set it."""
     both = np.concatenate([y, predicted[np.isfinite(predicted)]])
     margin = 0.05 * float(np.ptp(both))
     low, high = ax.get_ylim()
