@@ -89,11 +89,7 @@ COMMANDS: dict[str, tuple[str, list[Argument]]] = {
             _argument(
                 "--periodic", "a column round a circle, hour=24", "COLUMN=PERIOD", action="append"
             ),
-            _argument(
-                "--objective",
-                "blocked: beside errors correlated in time; default: leave_one_out",
-                choices=["leave_one_out", "aicc", "gcv", "blocked"],
-            ),
+            _argument("--objective", "aicc, gcv, blocked; default: leave_one_out", "NAME"),
             _argument("--order", "of the polynomial; default: 1", type=int, choices=[0, 1, 2]),
             OUT,
             QUIET,

@@ -13,3 +13,6 @@ from ._objective import (
 )
 from ._repeated_rows import at_distinct_inputs
 from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut, OtherFolds, spread_indices
+
+# by which configs and scikit-learn know them
+BY_NAME: dict[str, type[Objective]] = {"leave_one_out": LeaveOneOut, "gcv": GCV, "aicc": AICc}

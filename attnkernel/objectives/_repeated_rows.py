@@ -80,9 +80,8 @@ def at_distinct_inputs(model: Any, data: Sample) -> Sample:
         type(objective) is LeaveOneOut and objective.score in (None, squared_error)
     )
     is_smoother = type(model) is KernelRegression and isinstance(model.rule, Softmax)
-    if not (has_formula and is_smoother and model.can_pad_rows):
-        return data
-    if not is_on_one_device(model, x, y, objective.weights):
+    can_merge = has_formula and is_smoother and model.can_pad_rows
+    if not (can_merge and is_on_one_device(model, x, y, objective.weights)):
         return data
     keys, weights = np.asarray(x), objective.weights
     if weights is not None:

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from .. import kernels
+from .. import kernels, objectives
 from .._core.arrays import as_float64, require_unmasked
 from .._core.double_precision import enable_x64
 from .._core.validation import as_integer, require_bool
@@ -30,7 +30,7 @@ from ..fitting import Fit, fit, select_for_leave_one_out
 from ..kernels import rescaled
 from ..methods import Blockwise, Dense
 from ..models import BiasReduced, KernelRegression, known_policy
-from ..objectives import GCV, AICc, LeaveOneOut, Objective, spread_indices
+from ..objectives import Objective, spread_indices
 from ._candidates import AUTO, fit_candidates, require_comparable
 
 
@@ -89,7 +89,7 @@ def _group_sums(values: np.ndarray, group: Int[np.ndarray, " given"]) -> np.ndar
 
 
 KERNELS = {name.replace("_", "-"): kind for name, kind in kernels.BY_NAME.items()}
-OBJECTIVES = {"leave-one-out": LeaveOneOut, "gcv": GCV, "aicc": AICc}
+OBJECTIVES = {name.replace("_", "-"): kind for name, kind in objectives.BY_NAME.items()}
 
 Matrix = Float[np.ndarray, "rows columns"]
 SearchData = tuple[Matrix, np.ndarray, np.ndarray | None]  # inputs, labels, weights

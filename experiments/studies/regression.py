@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field
 
 import attnkernel as ak
 from attnkernel.inference._report import natural_parameters
+from attnkernel.objectives import BY_NAME
 from attnkernel.plot._diagnostics import draw_residuals, inputs_of_noise
 from attnkernel.plot._fit import draw_left_out
 from attnkernel.plot._partial import draw_slice, held_text
@@ -78,7 +79,7 @@ class ColumnModel(Part):
         return product
 
 
-OBJECTIVES = {"leave_one_out": ak.LeaveOneOut, "aicc": ak.AICc, "gcv": ak.GCV}
+Objective: Any = Literal[(*BY_NAME, "blocked")]
 SHAPE = ("is constant", "is linear", "is a parabola")  # of ŷ along a column of infinite lengthscale
 EFFECT_WORDS = (
     "Each figure shows the fit along one column. The other columns are held at their median, or at "
@@ -119,7 +120,7 @@ class Regression(Study):
     precision: Literal["float32", "float64"] = "float64"
     data: Data
     model: ColumnModel = ColumnModel()
-    objective: Literal["leave_one_out", "aicc", "gcv", "blocked"] = Field(
+    objective: Objective = Field(  # pyright: ignore[reportInvalidTypeForm]
         default="leave_one_out",
         description="blocked: each row is predicted from those some time away, for a column of "
         "dates or of evenly spaced numbers along which errors are correlated",
@@ -162,7 +163,7 @@ class Regression(Study):
         data = load(self.data, Keys(key).next(), with_words=True)
         with monitor.timed("fit"):
             is_blocked = self.objective == "blocked"
-            objective = blocked_objective(data) if is_blocked else OBJECTIVES[self.objective]()
+            objective = blocked_objective(data) if is_blocked else BY_NAME[self.objective]()
             fit = ak.fit(self.model.make(data), data.x, data.y, objective=objective)
         fit = fit.named(data.x_names, data.y_name, data.categories or None)
         return Results(data, fit, of_columns.estimates_of(fit, self.level))
