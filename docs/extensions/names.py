@@ -31,7 +31,7 @@ UNLINKED = re.compile(
     "BatchOfKeys|BatchOfQueries|CachedRows|Inputs|Keys|OfKeys|Queries|Scores|"
     "Labels|NewInputs|Predictions|RowWeights|Scalar|Values|"
     "Callback|History|InfluenceSums|Kept|LocalFit|Numbers|OfHeads|OnEmpty|ProcessHeads|Projection|"
-    "Precision|QueryFrame|Rows|ScoreOfPair|Tree"
+    "Parts|Precision|QueryFrame|Rows|ScoreOfPair|Tree"
 )
 
 
