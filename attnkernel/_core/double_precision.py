@@ -6,7 +6,7 @@ a primitive: each of its rules sets the precision, and takes and returns 32-bit 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -40,6 +40,18 @@ def _converted(array: Array, dtype: Any) -> Array:
     return array.astype(jnp.int32) if array.dtype == jnp.int64 else array
 
 
+class _Traced(NamedTuple):
+    """A function as JAX traced it in double precision.
+
+    Bare, as a parameter of the primitive, JAX from 0.12 would look for rules to lower it.
+    """
+
+    jaxpr: ClosedJaxpr
+
+    def __call__(self, *arrays: Array) -> Sequence[Array]:
+        return jaxpr_as_fun(self.jaxpr)(*arrays)
+
+
 _in_float64 = Primitive("in_float64")
 _in_float64.multiple_results = True
 
@@ -51,8 +63,8 @@ def _call(function: Callable[..., Sequence[Array]], arrays: Sequence[Any]) -> li
     """
     with enable_x64(True):
         shapes = [jax.ShapeDtypeStruct(jnp.shape(array), array.dtype) for array in arrays]
-        traced = jax.make_jaxpr(function)(*shapes)
-    return _in_float64.bind(*arrays, traced=traced)
+        traced = _Traced(jax.make_jaxpr(function)(*shapes))
+    return _in_float64.bind(*arrays, function=traced)
 
 
 def _replaced(values: Sequence[Any], where: Sequence[bool], others: Sequence[Any]) -> list[Any]:
@@ -61,9 +73,9 @@ def _replaced(values: Sequence[Any], where: Sequence[bool], others: Sequence[Any
     return [next(following) if new else old for old, new in zip(values, where, strict=True)]
 
 
-def _abstract(*avals: Any, traced: ClosedJaxpr) -> Sequence[Any]:
+def _abstract(*avals: Any, function: _Traced) -> Sequence[Any]:
     """Returns the shapes and dtypes of the results, which vary along the axes of the arrays."""
-    outs = traced.out_avals
+    outs = function.jaxpr.out_avals
     for aval in avals:
         axes = getattr(aval, "manual_axis_type", None)
         if axes is not None and axes.varying:
@@ -71,22 +83,22 @@ def _abstract(*avals: Any, traced: ClosedJaxpr) -> Sequence[Any]:
     return outs
 
 
-def _evaluate(*arrays: Array, traced: ClosedJaxpr) -> Sequence[Array]:
+def _evaluate(*arrays: Array, function: _Traced) -> Sequence[Array]:
     """Returns the results of a call outside of any transformation."""
     with enable_x64(True):
-        return jax.jit(jaxpr_as_fun(traced))(*arrays)
+        return jax.jit(jaxpr_as_fun(function.jaxpr))(*arrays)
 
 
-def _lower(context: Any, *arrays: Any, traced: ClosedJaxpr) -> Any:
+def _lower(context: Any, *arrays: Any, function: _Traced) -> Any:
     """Returns the compiler's operations for the function."""
     with enable_x64(True):
         # traced without the axes of shard_map along which arrays vary
-        context = context.replace(avals_in=traced.in_avals)
-        return mlir.lower_fun(jaxpr_as_fun(traced), multiple_results=True)(context, *arrays)
+        context = context.replace(avals_in=function.jaxpr.in_avals)
+        return mlir.lower_fun(function, multiple_results=True)(context, *arrays)
 
 
 def _differentiate(
-    primals: Sequence[Any], tangents: Sequence[Any], *, traced: ClosedJaxpr
+    primals: Sequence[Any], tangents: Sequence[Any], *, function: _Traced
 ) -> tuple[Sequence[Array], Sequence[Array]]:
     """Returns the results and their tangents, which are a function of primals and tangents.
 
@@ -99,16 +111,16 @@ def _differentiate(
         values, along = arrays[:number], arrays[number:]
 
         def of_moving(*moving: Array) -> Sequence[Array]:
-            return jaxpr_as_fun(traced)(*_replaced(values, moves, moving))
+            return function(*_replaced(values, moves, moving))
 
         moving = [value for value, moved in zip(values, moves, strict=True) if moved]
         return jax.jvp(of_moving, tuple(moving), tuple(along))[1]
 
     along = [tangent for tangent, moved in zip(tangents, moves, strict=True) if moved]
-    return _in_float64.bind(*primals, traced=traced), _call(change, [*primals, *along])
+    return _in_float64.bind(*primals, function=function), _call(change, [*primals, *along])
 
 
-def _transpose(cotangents: Sequence[Any], *arrays: Any, traced: ClosedJaxpr) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *arrays: Any, function: _Traced) -> list[Any]:
     """Returns the cotangents of the arrays in which the function is linear; None of the others."""
     is_linear = [ad.is_undefined_primal(array) for array in arrays]
     known = [array for array, linear in zip(arrays, is_linear, strict=True) if not linear]
@@ -124,7 +136,7 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, traced: ClosedJaxpr) -> 
         places = _replaced([None] * len(is_linear), [not linear for linear in is_linear], known)
 
         def of_linear(*linear: Array) -> Sequence[Array]:
-            return jaxpr_as_fun(traced)(*_replaced(places, is_linear, linear))
+            return function(*_replaced(places, is_linear, linear))
 
         return jax.linear_transpose(of_linear, *shapes)(list(cotangents))
 
@@ -133,11 +145,11 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, traced: ClosedJaxpr) -> 
 
 
 def _batch(
-    arrays: Sequence[Any], axes: Sequence[Any], *, traced: ClosedJaxpr
+    arrays: Sequence[Any], axes: Sequence[Any], *, function: _Traced
 ) -> tuple[Sequence[Array], list[int]]:
     """Returns the results for a batch, and its axis in each of them: the first."""
     mapped = [axis if isinstance(axis, int) else None for axis in axes]
-    found = _call(jax.vmap(jaxpr_as_fun(traced), in_axes=mapped), arrays)
+    found = _call(jax.vmap(function, in_axes=mapped), arrays)
     return found, [0] * len(found)
 
 
