@@ -92,12 +92,13 @@ def at_distinct_inputs(model: Any, data: Sample) -> Sample:
     most = min(len(keys) // 2, 4096)  # beyond, a search begins on a sample of all rows
     if not 3 <= len(distinct) <= most:
         return data
-    labels = np.asarray(y).reshape(len(keys), -1)
-    means = np.zeros((len(distinct), labels.shape[1]), labels.dtype)
+    labels = np.asarray(y, np.float64).reshape(len(keys), -1)  # many labels of a large mean
+    means = np.zeros((len(distinct), labels.shape[1]))
+    of_row = of_row.reshape(-1)  # of two axes in NumPy 2.0
     np.add.at(means, of_row, labels)
     means /= counts[:, None]
     squares = np.bincount(of_row, np.sum((labels - means[of_row]) ** 2, axis=1))
-    arrays = keys[first, : x.shape[1]], means.reshape(-1, *y.shape[1:]), counts, squares
-    at, means, counts, squares = put_like(x, [part.astype(y.dtype) for part in arrays])
+    sums = [part.astype(y.dtype) for part in (means.reshape(-1, *y.shape[1:]), counts, squares)]
+    at, means, counts, squares = put_like(x, (np.asarray(x)[first], *sums))
     weights = weights if weights is None else put_like(x, np.asarray(weights)[first])
     return Sample(at, means, OfDistinctInputs(objective, counts, squares, weights=weights))

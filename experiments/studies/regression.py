@@ -141,8 +141,8 @@ class Regression(Study):
         if self.objective == "blocked" and time_column(data) is None:
             raise FieldError(
                 ("objective",),
-                "blocked needs a column of dates, or of evenly spaced numbers, no two of them "
-                "equal; there is none among the inputs",
+                "blocked needs an input of dates or of evenly spaced numbers in which no value "
+                "comes twice; none of the inputs is one",
             )
         constant = np.ptp(np.asarray(data.x), axis=0) == 0
         if np.any(constant):

@@ -34,13 +34,14 @@ def series(y, x=None, name="day (days since 2024-01-01)"):
     ("x", "name", "found"),
     [
         ([3.0, 1.0, 2.0], "x", 0),
+        (np.arange(1e3, dtype="float32") / np.float32(10.0), "x", 0),
         ([1.0, 2.0, 4.0], "x", None),
         ([1.0, 2.0, 4.0], "day (days since 2024-01-01)", 0),
         ([1.0, 2.0, 2.0], "day (days since 2024-01-01)", None),
     ],
 )
 def test_column_of_times_is_dated_or_evenly_spaced(x, name, found):
-    assert time_column(series(np.zeros(3), x, name)) == found
+    assert time_column(series(np.zeros(len(x)), x, name)) == found
 
 
 def test_gap_is_where_errors_are_no_longer_correlated():
@@ -90,4 +91,4 @@ def test_blocked_fit_of_a_dated_file_is_near_the_curve(tmp_path, capsys):
 def test_blocked_fit_needs_a_column_of_times(tmp_path, capsys):
     (tmp_path / "rows.csv").write_text("x,y\n1,2\n2,3\n4,5\n")
     assert main(["fit", str(tmp_path / "rows.csv"), "y ~ x", "--objective", "blocked"]) == 2
-    assert "blocked needs a column of dates, or of evenly spaced" in capsys.readouterr().err
+    assert "blocked needs an input of dates or of evenly spaced numbers" in capsys.readouterr().err

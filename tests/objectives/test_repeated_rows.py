@@ -37,6 +37,17 @@ def test_criteria_and_their_slopes_are_those_of_all_rows(rows, order):
         np.testing.assert_allclose(of_distinct, of_all, rtol=1e-9)
 
 
+def test_sums_over_labels_are_of_double_precision():
+    """1000 labels near 10⁴ at each of three inputs, in float32."""
+    x = jax.device_put(np.repeat(np.arange(3.0, dtype="float32"), 1000)[:, None])
+    y = np.random.default_rng(0).normal(1e4, 0.1, 3000).astype("float32")
+    model, objective = ak.KernelRegression(ak.Gaussian(1.0)), ak.LeaveOneOut()
+    merged = at_distinct_inputs(model, Sample(x, jax.device_put(y), objective))
+    groups = y.astype(float).reshape(3, 1000)
+    expected = np.sum((groups - groups.mean(1, keepdims=True)) ** 2, axis=1)
+    np.testing.assert_allclose(merged.objective.squares, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("model", "objective"),
     [
