@@ -175,7 +175,7 @@ class KernelDensity(DensityModel):
     x = np.random.default_rng(0).exponential(size=200)
     fit = ak.fit(ak.KernelDensity(ak.Gaussian(0.3), support=(0.0, np.inf)), x)
     print(fit.model.kernel, np.exp(fit(np.array([0.0, 1.0]))))
-    print(fit.model.cdf(1.0, x), fit.model.sample(jax.random.PRNGKey(0), 3, x))
+    print(fit.model.cdf(np.array([1.0]), x), fit.model.sample(jax.random.PRNGKey(0), 3, x))
     ```
     """
 
