@@ -18,8 +18,7 @@ class SoftmaxState(eqx.Module):
     $$ m = \max_i s_i, \qquad Z = \sum_i e^{s_i - m}, \qquad T = \sum_i e^{s_i - m} v_i $$
 
     If no key has weight, m = 0. If a weight is NaN, Z is NaN. Any other m near the maximum, such as
-    log Z, is valid too: the results T/Z and m + log Z do not depend on it. m is constant to
-    differentiation.
+    log Z, is valid too: the results T/Z and m + log Z do not depend on it.
 
     **Arguments:** `maximum`: m, shape (*batch, queries). `mass`: Z, of the same shape. `total`: T,
     shape (*batch, queries, dim_v). `ak.attention.softmax_state` returns them.
@@ -44,10 +43,8 @@ class SoftmaxState(eqx.Module):
         precision: str | None = None,
     ) -> "SoftmaxState":
         """The state of one set of keys; `precision`: as of `ak.methods.Dense`."""
-        maximum = finite_shift(jnp.max(log_weights, axis=-1, initial=-jnp.inf))
-        weights = jnp.exp(log_weights - maximum[..., None])
-        total = precise_matmul(weights, v, precision)
-        return cls(maximum, jnp.sum(weights, axis=-1), total)
+        maximum, mass, weights = _weights_at_maximum(log_weights)
+        return cls(maximum, mass, precise_matmul(weights, v, precision))
 
     @classmethod
     def from_sink(cls, log_mass: Float[Array, "*heads"], *shape: int) -> "SoftmaxState":
@@ -101,6 +98,30 @@ class SoftmaxState(eqx.Module):
         """$\\log \\sum_i w_i$; -inf if no key has weight."""
         some = self.mass != 0
         return jnp.where(some, self.maximum + jnp.log(jnp.where(some, self.mass, 1.0)), -jnp.inf)
+
+
+@jax.custom_jvp
+def _weights_at_maximum(
+    log_weights: Float[Array, "*batch keys"],
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"], Float[Array, "*batch keys"]]:
+    r"""Returns m, Z and $e^{s - m}$. For derivatives m moves as log Z at a constant m does:
+
+    $$ \dot m = \sum_i e^{s_i - m} \dot s_i / Z, \qquad
+       (e^{s_i - m})^\cdot = e^{s_i - m} (\dot s_i - \dot m) $$
+
+    For a query far from all keys every $\dot s_i$ is large, and T/Z moves by their differences.
+    """
+    maximum = finite_shift(jnp.max(log_weights, axis=-1, initial=-jnp.inf))
+    weights = jnp.exp(log_weights - maximum[..., None])
+    return maximum, jnp.sum(weights, axis=-1), weights
+
+
+@_weights_at_maximum.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple, tuple]:
+    maximum, mass, weights = _weights_at_maximum(*primals)
+    mean = jnp.sum(weights * tangents[0], axis=-1) / jnp.where(mass != 0, mass, 1.0)
+    change = weights * (tangents[0] - mean[..., None])
+    return (maximum, mass, weights), (mean, jnp.sum(change, axis=-1), change)
 
 
 def finite_shift(maximum: Float[Array, "..."]) -> Float[Array, "..."]:

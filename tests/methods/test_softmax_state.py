@@ -89,6 +89,29 @@ def test_gradients_of_an_empty_row_are_finite(x64):
         assert np.isfinite(gradient).all()
 
 
+def test_the_gradient_does_not_see_the_size_of_the_scores_of_a_far_query():
+    rng, lengthscale = np.random.default_rng(1), 0.02
+    x, v = rng.uniform(size=40), rng.normal(size=(40, 1))
+    queries, labels = np.array([0.3, 0.7, 100.0]), np.array([0.1, 0.2, 0.5])
+    squares = (queries[:, None] - x[None, :]) ** 2
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def loss(log_lengthscale):
+        scores = -0.5 * jnp.asarray(squares, "float32") * jnp.exp(-2.0 * log_lengthscale)
+        state = SoftmaxState.from_log_weights(scores, jnp.asarray(v, "float32"))
+        return jnp.sum((state.value[:, 0] - labels.astype("float32")) ** 2), state.log_mass[2]
+
+    (_, log_mass), slope = loss(jnp.float32(np.log(lengthscale)))
+    changes = squares / lengthscale**2  # of the scores, -changes / 2
+    weights = np.exp(-0.5 * (changes - changes.min(axis=1, keepdims=True)))
+    weights /= weights.sum(axis=1, keepdims=True)
+    fit = weights @ v[:, 0]
+    moves = np.sum(weights * changes * (v[:, 0] - fit[:, None]), axis=1)
+    np.testing.assert_allclose(slope, np.sum(2.0 * (fit - labels) * moves), rtol=1e-4)
+    np.testing.assert_allclose(log_mass, -0.5 * changes[2].min(), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "method",
     [
