@@ -90,6 +90,7 @@ COMMANDS: dict[str, tuple[str, list[Argument]]] = {
                 "--periodic", "a column round a circle, hour=24", "COLUMN=PERIOD", action="append"
             ),
             _argument("--objective", "aicc, gcv, blocked; default: leave_one_out", "NAME"),
+            _argument("--family", "binomial, poisson, gamma; default: gaussian", "NAME"),
             _argument("--order", "of the polynomial; default: 1", type=int, choices=[0, 1, 2]),
             OUT,
             QUIET,

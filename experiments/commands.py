@@ -53,7 +53,7 @@ def fit(options: Namespace, words: list[str]) -> int:
     given = {f"data.{name}": getattr(options, name) for name in READING}
     given |= {"data.categories": options.category, "data.dates": formula.dates_of(options.date)}
     given |= {"model.periods": formula.periods_of(options.periodic), "model.order": options.order}
-    given["objective"] = options.objective
+    given |= {"objective": options.objective, "model.family": options.family}
     source = formula.source_of(options.file, words, given)
     study = study_of(source)
     check(study, source)

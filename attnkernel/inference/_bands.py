@@ -20,7 +20,7 @@ from .._core.validation import as_integer, require_bool, require_choice, require
 from ..attention import jit_if_pure
 from ..fitting import Fit
 from ..local import warn_of_extrapolation
-from ..models import DataSupport, LinearSmoother, LocalLikelihood
+from ..models import DataSupport, LinearSmoother
 from ._band_table import (
     MIN_RELIABLE_COUNT,
     Bands,
@@ -31,7 +31,7 @@ from ._band_table import (
 )
 from ._clusters import Clusters, cluster_errors, require_clustered
 from ._likelihood_bands import compute_likelihood_bands
-from ._variance import Noise, RowVariance, padded_rows, require_smoother_fit
+from ._variance import ESTIMATORS, Noise, RowVariance, padded_rows, require_smoother_fit
 
 
 def bands(
@@ -139,7 +139,7 @@ def bands(
         )
     if kind == "simultaneous" and key is None:
         raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
-    fit = require_smoother_fit(fit, (LinearSmoother, LocalLikelihood))
+    fit = require_smoother_fit(fit, ESTIMATORS)
     if clusters is not None:
         require_clustered(fit.model, kind, noise)
         noise = noise or "rows"

@@ -15,8 +15,14 @@ from .._core.pandas_frames import as_pandas
 from .._core.rows import NewInputs, Rows, cut_rows
 from ..attention import jit_if_pure
 from ..fitting import Fit
-from ..models import LinearSmoother
-from ._variance import RowDiagnostics, padded_rows, require_smoother_fit, row_diagnostics
+from ._variance import (
+    ESTIMATORS,
+    Estimator,
+    RowDiagnostics,
+    padded_rows,
+    require_smoother_fit,
+    row_diagnostics,
+)
 
 
 class DegreesOfFreedom(eqx.Module):
@@ -40,7 +46,9 @@ class DegreesOfFreedom(eqx.Module):
 
 
 def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
-    """The degrees of freedom of a fitted linear smoother, such as a `KernelRegression`.
+    r"""The degrees of freedom of a fitted linear smoother, such as a `KernelRegression`.
+
+    Of a `LocalLikelihood`, whose L is $\partial \hat\mu / \partial y$, to first order.
 
     **Arguments:** `fit`: one fit.
 
@@ -54,11 +62,11 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
     print(ak.degrees_of_freedom(fit).trace)
     ```
     """
-    fit = require_smoother_fit(fit)
+    fit = require_smoother_fit(fit, ESTIMATORS)
     return jit_if_pure(_count, (fit.model,), *padded_rows(fit))
 
 
-def _count(model: LinearSmoother, _: Array, rows: Rows) -> DegreesOfFreedom:
+def _count(model: Estimator, _: Array, rows: Rows) -> DegreesOfFreedom:
     """Returns `degrees_of_freedom` from checked data."""
     return sum_degrees_of_freedom(row_diagnostics(model, rows))
 
@@ -76,7 +84,8 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     It is the effective sample size of Kish: for labels of equal variance, the variance of a
     prediction is theirs over this count.
 
-    **Arguments:** `fit`: of a linear smoother; `x_new`: shape (m,) or (m, dim), or a frame.
+    **Arguments:** `fit`: of a linear smoother or a `LocalLikelihood`; `x_new`: shape (m,) or
+    (m, dim), or a frame.
 
     **Returns:** shape (m,), without a unit; for a frame a `Series` with its index.
 
@@ -86,13 +95,13 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     print(ak.inference.effective_count(fit, np.array([-1.0, 1.0])))
     ```
     """
-    fit = require_smoother_fit(fit)
+    fit = require_smoother_fit(fit, ESTIMATORS)
     inputs = fit.inputs(x_new)
     count = jit_if_pure(_count_labels, (fit.model,), *padded_rows(fit, inputs))
     return as_pandas(cut_rows(count, len(inputs)), x_new, "effective_count")
 
 
-def _count_labels(model: LinearSmoother, at: NewInputs, rows: Rows) -> Float[Array, " m"]:
+def _count_labels(model: Estimator, at: NewInputs, rows: Rows) -> Float[Array, " m"]:
     """Returns `effective_count` at the new inputs `at`, from checked data."""
     found = model.estimate(at, rows)
     return inverse_or_zero(found.variance_of(jnp.ones(len(rows.x), at.dtype)))

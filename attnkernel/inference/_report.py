@@ -21,10 +21,17 @@ from .._core.validation import as_names
 from ..attention import jit_if_pure
 from ..fitting import Fit, Result, ended_inside, model_of_start, parameter_distance
 from ..kernels import Kernel, OnColumns, Product
-from ..models import DataSupport, LinearSmoother
+from ..models import DataSupport
 from ..objectives import LeaveOneOut
 from ._degrees_of_freedom import DegreesOfFreedom, sum_degrees_of_freedom
-from ._variance import RowDiagnostics, padded_rows, require_smoother_fit, row_diagnostics
+from ._variance import (
+    ESTIMATORS,
+    Estimator,
+    RowDiagnostics,
+    padded_rows,
+    require_smoother_fit,
+    row_diagnostics,
+)
 
 
 def kernel_expression(kernel: Kernel) -> str:
@@ -154,7 +161,7 @@ class Report(NamedTuple):
     at_bound: int
     is_search: bool
     bounds: tuple[str, ...]
-    minima: tuple[tuple[LinearSmoother, float], ...]
+    minima: tuple[tuple[Estimator, float], ...]
     warnings: tuple[str, ...]
     dropped_rows: int = 0
 
@@ -208,7 +215,8 @@ class Report(NamedTuple):
 def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     """The report of a fitted linear smoother with one label per row; `print` shows a table.
 
-    **Arguments:** `fit`: of a linear smoother, such as a `KernelRegression`; `names`: of the
+    **Arguments:** `fit`: of a linear smoother, such as a `KernelRegression`, or of a
+    `LocalLikelihood`, whose leverages and degrees of freedom are to first order; `names`: of the
     columns of x, with their units, such as those of a `Dataset`. Default: those of the fit, else x,
     or x1, x2, ...
 
@@ -230,14 +238,14 @@ def measure_rows(
 ) -> tuple[RowDiagnostics, DegreesOfFreedom, DataSupport, Float[Array, " n"]]:
     """Returns the diagnostics of the rows of a fit, their support by all others, and the effective
     counts of labels: all that a report computes."""
-    fit = require_smoother_fit(fit, one_label="A report is")
+    fit = require_smoother_fit(fit, ESTIMATORS, one_label="A report is")
     found = jit_if_pure(_measure_rows, (fit.model,), *padded_rows(fit))
     return cut_rows(found, len(fit.x))
 
 
 def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Report:
     """Returns the report of a fit from its `measure_rows`."""
-    fit = require_smoother_fit(fit)
+    fit = require_smoother_fit(fit, ESTIMATORS)
     n, dim = fit.x.shape
     if names is None:
         names = display_names(fit.x_names, dim)
@@ -282,7 +290,7 @@ def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Re
 
 
 def _measure_rows(
-    model: LinearSmoother, _: Array, rows: Rows
+    model: Estimator, _: Array, rows: Rows
 ) -> tuple[RowDiagnostics, DegreesOfFreedom, DataSupport, Array]:
     """Returns `measure_rows` from checked data."""
     found = row_diagnostics(model, rows)
@@ -308,7 +316,7 @@ def _warnings_of_interpolation(fit: Fit, residual: float) -> tuple[str, ...]:
     )
 
 
-def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[LinearSmoother, float]]:
+def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[Estimator, float]]:
     """Returns the minima except the best, as (model, loss); none for a stochastic objective.
 
     `tolerance`: models whose parameters differ by at most this count as one minimum.

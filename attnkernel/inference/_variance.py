@@ -16,10 +16,12 @@ from .._core.rows import Labels, NewInputs, Predictions, Rows, cut_rows
 from .._core.validation import require_choice
 from ..attention import jit_if_pure
 from ..fitting import Fit
-from ..models import DataSupport, Estimate, LinearSmoother, Smoother
+from ..models import DataSupport, Estimate, LinearSmoother, LocalLikelihood, Smoother
 from ..objectives import Sample
 from ..priors import ExcludeSelf, Mask
 
+Estimator = LinearSmoother | LocalLikelihood  # the models that have an `estimate`
+ESTIMATORS = (LinearSmoother, LocalLikelihood)
 Noise = Literal["local", "rows", "constant", "hc0", "hc1", "hc2", "hc3"]
 
 
@@ -193,7 +195,7 @@ class RowDiagnostics(NamedTuple):
     support: DataSupport
 
 
-def row_diagnostics(model: LinearSmoother, rows: Rows) -> RowDiagnostics:
+def row_diagnostics(model: Estimator, rows: Rows) -> RowDiagnostics:
     """Returns the diagnostics of the rows of a fit."""
     weights = rows.row_weights(rows.y.dtype)
     found = model.estimate(None, rows)

@@ -6,16 +6,18 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, wider_dtype
+from .._core.rows import NewInputs, Rows
 from .._core.validation import require_instance
 from ..attention import Auto, as_order
 from ..families import Family
 from ..kernels import Kernel
-from ..local import LikelihoodFit, local_likelihood, local_polynomial
+from ..local import InfluenceSums, LikelihoodFit, influence_sums, local_likelihood, local_polynomial
 from ..losses import require_same_shape, sum_over_labels
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._local_regression import LocalRegression, OnEmpty, known_policy
-from ._smoother import require_parts
+from ._linear_smoother import Estimate
+from ._local_regression import LocalRegression, OnEmpty, known_policy, support_of
+from ._smoother import require_parts, with_weights
 
 
 class LocalLikelihood(LocalRegression):
@@ -99,6 +101,18 @@ class LocalLikelihood(LocalRegression):
         flags = constant.deficient, constant.extrapolates
         return mean, LikelihoodFit(eta[:, None, :], empty, *flags)
 
+    def estimate(
+        self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
+    ) -> "LikelihoodEstimate":
+        """Means, and what those of a linear smoother say, such as leverages, to first order.
+
+        Arguments as for `LinearSmoother.estimate`.
+        """
+        q, prior = self.queries_at(x_new, rows), with_weights(prior, rows)
+        out, local = self.fitted(q, rows.x, rows.y, prior)
+        value = rows.shaped(self.filled(out, local.empty, q, rows, prior))
+        return LikelihoodEstimate(self, rows, value, support_of(local), q, prior, local)
+
     def check_labels(self, y: ArrayLike) -> None:
         """Raises `ValueError` for labels that the family does not have."""
         self.family.check(y)
@@ -107,3 +121,40 @@ class LocalLikelihood(LocalRegression):
     def description(self) -> str:
         """Such as `local linear, Binomial`."""
         return f"{super().description}, {type(self.family).__name__}"
+
+
+class LikelihoodEstimate(Estimate):
+    r"""An estimate from the local likelihoods of queries; of one label per row, but for its value.
+
+    $L_j(x) = \hat\mu'(x)\, \ell_j(x)$, with the influence $\ell_j$ of label j on $\hat\eta$
+    (`influence_sums`), which has the expected information in place of the observed one.
+    """
+
+    q: NewInputs
+    prior: Prior | None  # with the weights of rows
+    local: LikelihoodFit
+
+    @property
+    def weights(self) -> Float[Array, "m n"]:
+        one = jnp.ones_like(self.rows.x[:, 0])
+        return self._slope * self._influence(one, jnp.eye(len(one), dtype=one.dtype)).noise[:, 0]
+
+    @property
+    def leverage(self) -> Float[Array, " n"]:
+        return self._influence(jnp.ones_like(self.rows.x[:, 0])).own[:, 0]
+
+    def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
+        found = [self._influence(column).variance[:, 0] for column in variances.T]
+        return self._slope**2 * jnp.stack(found, axis=1)
+
+    @property
+    def _slope(self) -> Float[Array, "m 1"]:
+        r"""$\hat\mu'(x)$, the derivative of the mean in the linear predictor."""
+        return self.model.family.mean_slope(self.local.coefficients[:, 0])
+
+    def _influence(self, variance: Array, z: Array | None = None) -> InfluenceSums:
+        """Returns the sums of influence of labels of these variances, of numbers z or of none."""
+        x, model = self.rows.x, self.model
+        z = jnp.zeros((len(x), 0), x.dtype) if z is None else z
+        parts = self.local, model.polynomial(x, self.prior), model.family, False
+        return influence_sums(self.q, x, jnp.sqrt(variance)[:, None], z, *parts)

@@ -30,7 +30,7 @@ UNLINKED = re.compile(
     "ShapeDtypeStruct|ndarray|"
     "BatchOfKeys|BatchOfQueries|CachedRows|Inputs|Keys|OfKeys|Queries|Scores|"
     "Labels|NewInputs|Predictions|RowWeights|Scalar|Values|"
-    "Callback|History|InfluenceSums|Kept|LocalFit|Numbers|OfHeads|OnEmpty|ProcessHeads|Projection|"
+    "Callback|Estimator|History|InfluenceSums|Kept|LocalFit|Numbers|OfHeads|OnEmpty|ProcessHeads|Projection|"
     "Parts|Precision|QueryFrame|Rows|ScoreOfPair|Tree"
 )
 

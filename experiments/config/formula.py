@@ -27,6 +27,7 @@ FLAGS = {
     "data.categories": "--category",
     "data.dates": "--date",
     "model.periods": "--periodic",
+    "model.family": "--family",
     "objective": "--objective",
 }
 

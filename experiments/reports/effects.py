@@ -35,14 +35,14 @@ class Effect(NamedTuple):
 class Estimates(NamedTuple):
     """What a report shows of a fit: the effect of each column along a grid, and at its quartiles;
     its report; at the rows fitted values, and predictions from all other rows; the variance of the
-    noise at the inputs where `ak.plot.residuals` draws it."""
+    noise at the inputs where `ak.plot.residuals` draws it, None of a `LocalLikelihood`."""
 
     effects: list[Effect]
     values: list[Effect]
     report: ak.inference.Report
     fitted: np.ndarray
     left_out: np.ndarray
-    variance: np.ndarray
+    variance: np.ndarray | None
 
 
 def estimates_of(fit: ak.Fit, level: float) -> Estimates:
@@ -72,7 +72,9 @@ def _estimates(fit: ak.Fit, level: float, rows: Array, at: Array) -> tuple:
     the variance of the noise at other inputs."""
     band = ak.bands(fit, rows, level=level, corrected=has_bias_correction(fit))
     left_out = fit.y - fit.model.estimate(None, fit.rows).loo_residuals
-    return fit(rows), band, measure_rows(fit), left_out, ak.noise_variance(fit, at)
+    has_noise = isinstance(fit.model, ak.LinearSmoother)
+    variance = ak.noise_variance(fit, at) if has_noise else None
+    return fit(rows), band, measure_rows(fit), left_out, variance
 
 
 def unreliable_effects(fit: ak.Fit, effects: Sequence[Effect]) -> list[str]:

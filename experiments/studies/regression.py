@@ -26,9 +26,12 @@ from ..reports.page import Picture, Section, Table, write_page
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, load
 
+FAMILIES = {"binomial": ak.Binomial, "poisson": ak.Poisson, "gamma": ak.Gamma}
+
 
 class ColumnModel(Part):
-    """Local polynomial regression by a product of kernels, one of each column."""
+    """Local polynomial regression by a product of kernels, one of each column; of another family
+    than the Gaussian, a local likelihood."""
 
     kernel: Annotated[str, AfterValidator(lambda name: require_known(name, "auto"))] = Field(
         default="auto",
@@ -41,10 +44,17 @@ class ColumnModel(Part):
     periods: dict[Column, Positive] = Field(
         default={}, description="of columns that go round a circle, such as {hour: 24}"
     )
+    family: Literal["gaussian", "binomial", "poisson", "gamma"] = Field(
+        default="gaussian",
+        description="of the label: binomial of 0 and 1, poisson of counts, gamma of positive ones",
+    )
 
-    def make(self, data: ak.data.Dataset) -> ak.KernelRegression:
+    def make(self, data: ak.data.Dataset) -> ak.KernelRegression | ak.LocalLikelihood:
         """The model where its search starts: at lengthscales of 0.3 standard deviations."""
-        return ak.KernelRegression(self._kernel_of_columns(data), order=self.order)
+        kernel = self._kernel_of_columns(data)
+        if self.family == "gaussian":
+            return ak.KernelRegression(kernel, order=self.order)
+        return ak.LocalLikelihood(kernel, family=FAMILIES[self.family](), order=self.order)
 
     def _kernel_of_columns(self, data: ak.data.Dataset) -> ak.kernels.Kernel:
         """Returns the product of kernels of the columns: of quantities this one, of those with a
@@ -113,6 +123,17 @@ def draw_effect(fit: ak.Fit, effect: of_columns.Effect, ax: Axes) -> None:
     legend(cast(Figure, ax.figure), [ax], columns=2)
 
 
+def note_of_labels(y: np.ndarray) -> list[str]:
+    """Returns a sentence about the family of labels that are 0 and 1, or small whole numbers."""
+    if set(np.unique(y)) == {0.0, 1.0}:
+        kind, of_them = "0 and 1", "model.family=binomial predicts probabilities, from 0 to 1"
+    elif np.all((y >= 0) & (y == np.round(y))) and np.median(y) < 10:
+        kind, of_them = "whole numbers from 0", "if they are counts, compare model.family=poisson"
+    else:
+        return []
+    return [f"the labels are {kind}: {of_them}."]
+
+
 class Regression(Study):
     """The mean of y given columns of quantities, dates and categories, and how certain it is."""
 
@@ -138,6 +159,17 @@ class Regression(Study):
                 f"expected columns of quantities among the inputs, {listed}; got "
                 f"{', '.join(map(repr, sorted(unknown)))}",
             )
+        if self.model.family != "gaussian":
+            if self.objective not in ("leave_one_out", "blocked"):
+                raise FieldError(
+                    ("objective",),
+                    f"{self.objective} is of squared errors: expected leave_one_out or blocked for "
+                    f"the family {self.model.family}",
+                )
+            try:
+                FAMILIES[self.model.family]().check(data.y)
+            except ValueError as error:
+                raise FieldError(("model", "family"), str(error)) from None
         if self.objective == "blocked" and time_column(data) is None:
             raise FieldError(
                 ("objective",),
@@ -178,6 +210,8 @@ class Regression(Study):
         run.note([each for each in found.warnings if not each.startswith(bound)])
         run.note(of_columns.unreliable_effects(results.fit, estimates.effects))
         run.note(notes_of_dependence(data, results.fit.objective, estimates.fitted))
+        if self.model.family == "gaussian":
+            run.note(note_of_labels(np.asarray(data.y)))
         parameters = self._parameters(results)
         values = [
             row for each in estimates.values for row in of_columns.rows_of_values(results.fit, each)
@@ -259,7 +293,8 @@ class Regression(Study):
             note = ""
             if moved[name] > value:
                 shape = SHAPE[self.model.order if name.startswith("lengthscale") else 0]
-                note = f"at its upper bound: the fit {shape} in this column"
+                what = "fit" if self.model.family == "gaussian" else "link of the fit"
+                note = f"at its upper bound: the {what} {shape} in this column"
             elif moved[name] < value:
                 is_length = name.startswith("lengthscale")
                 own = "nearly the nearest rows alone" if is_length else "each category alone"
@@ -285,9 +320,11 @@ class Regression(Study):
         draw_residuals(fit, estimates.fitted, inputs_of_noise(fit), estimates.variance, ax)
         ax.set_title(f"residual sd = {estimates.report.residual_sd:.4g}")
         run.figure("residuals", other)
+        has_noise = estimates.variance is not None
+        with_noise = ", with the local standard deviation of the noise" if has_noise else ""
         return [
             Picture("fit", caption),
-            Picture("residuals", "Residuals, with the local standard deviation of the noise."),
+            Picture("residuals", f"Residuals{with_noise}."),
         ]
 
     def _draw_effects(self, run: Run, results: Results) -> list[Picture]:

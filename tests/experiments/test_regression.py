@@ -24,7 +24,7 @@ from experiments.config.loading import ConfigError
 from experiments.reports.effects import table_of_values
 from experiments.runs.output_log import OutputLog
 from experiments.runs.runner import load
-from experiments.studies.regression import ColumnModel
+from experiments.studies.regression import ColumnModel, note_of_labels
 
 START = date(2020, 5, 1)
 KINDS = ("ash", "elm", "oak")
@@ -154,6 +154,8 @@ FAULTS = [
     ("width ~ day", ["model.ordr=1"], r"model\.ordr: unknown field; did you mean 'order'"),
     ("width ~ day", ["--periodic", "day"], r"expected COLUMN=PERIOD, hour=24; got 'day'"),
     ("width ~ day", ["model.kernel=periodic"], r"needs its period: --periodic hour=24"),
+    ("width ~ day", [*TREES, "--family", "binomial"], r"model\.family: y must be from 0 to 1"),
+    ("width ~ day", [*TREES, "model.family=gamma", "objective=gcv"], r"objective: gcv is of squar"),
     ("width ~ day", [*TREES, "model.periods.kind=7"], r"expected columns of quantities.*'kind'"),
 ]
 
@@ -193,6 +195,35 @@ def test_each_column_has_the_kernel_of_its_kind(x64):
     assert ak.inference._report.kernel_expression(rough) == (
         "Laplace.on(0) * Laplace.on(3) * AitchisonAitken.on(1) * LiRacineOrdered.on(2)"
     )
+
+
+@pytest.mark.slow
+def test_a_family_from_the_shell_is_a_local_likelihood(tmp_path, x64):
+    random = np.random.default_rng(0)
+    x = random.uniform(0, 9, 61).round(2)
+    counts = random.poisson(np.exp(np.sin(x)))
+    lines = [f"{at},{count}" for at, count in zip(x, counts, strict=True)]
+    (tmp_path / "visits.csv").write_text("\n".join(["hour,visits", *lines]), encoding="utf-8")
+    arguments = "visits ~ hour", "--family", "poisson", "--quiet", "--out", str(tmp_path / "run")
+    assert main(["fit", str(tmp_path / "visits.csv"), *arguments]) == 0
+    found = read_json(tmp_path / "run" / "summary.json")
+    model = ak.LocalLikelihood(ak.Gaussian(0.3 * np.std(x)), family=ak.Poisson(), order=1)
+    fit = ak.fit(model, x, counts.astype(float))
+    report = ak.summarise(fit)
+    assert found["model"] == report.smoother == "local linear, Poisson"
+    numbers = fit.loss, report.trace, report.r_squared
+    shown = [found[name] for name in ("criterion", "degrees_of_freedom", "r_squared")]
+    np.testing.assert_allclose(shown, numbers, rtol=1e-6)
+    quartiles = np.quantile(x, [0.25, 0.5, 0.75])
+    np.testing.assert_allclose([row["fit"] for row in found["values"]], fit(quartiles), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("y", "family"), [([0, 1, 1], "binomial"), ([0, 3, 1], "poisson"), ([0.5, 1, 0], None)]
+)
+def test_a_family_is_proposed_for_labels_that_have_one(y, family):
+    notes = note_of_labels(np.array(y, float))
+    assert [f"model.family={family}" in note for note in notes] == [True] * (family is not None)
 
 
 @pytest.mark.slow

@@ -96,6 +96,29 @@ def test_coefficients_maximise_the_local_likelihood(x64, order):
             np.testing.assert_allclose(ours, expected, **tolerances, err_msg=name)
 
 
+def test_an_estimate_has_the_derivatives_of_means_in_labels(x64):
+    """Of canonical links the expected information is the observed one."""
+    x, y = np.linspace(0.0, 1.0, N), np.random.default_rng(2).integers(0, 2, N).astype(float)
+    model = ak.LocalLikelihood(ak.Gaussian(0.2), family=ak.Binomial(), order=1)
+    at, variances = np.array([0.11, 0.5, 0.93]), np.stack([np.ones(N), 1.0 + x], axis=1)
+
+    @jax.jit
+    def measure(y):
+        of_rows = model.estimate(None, ak.models.Rows.read(x, y))
+        elsewhere = model.estimate(at, ak.models.Rows.read(x, y))
+        found = elsewhere.weights, elsewhere.variance_of(variances), of_rows.leverage
+        known = jax.jacobian(lambda y: model(np.concatenate([at, x]), x, y))(y)
+        left_out = y - model(x, x, y, prior=ExcludeSelf())
+        return found, of_rows.loo_residuals - left_out, known
+
+    found, difference, known = measure(y)
+    L = np.asarray(known)[: len(at)]
+    expected = L, L**2 @ variances, np.diagonal(known[len(at) :])
+    for part, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(part, reference, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(difference, 0.0, atol=1e-10)
+
+
 def test_order_0_is_the_local_mean_and_its_criterion_the_deviance(x64):
     @jax.jit
     def computed(samples):
