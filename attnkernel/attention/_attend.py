@@ -84,7 +84,8 @@ def attend(
 
     **Returns:** shape (*batch, queries, dim_v) in the dtype of q; where a query sees no key, 0.
     With `return_log_mass`, also shape (*batch, queries); where a query sees no key, -inf. Sums
-    are never formed below float32. With `v = jnp.eye(keys)` the result is the weights themselves.
+    are never formed below float32; scores above its largest number count as that number, so that
+    such keys weigh alike. With `v = jnp.eye(keys)` the result is the weights themselves.
 
     **Raises:** `ValueError` if the shapes do not fit together, `method` refuses, or (where values
     are known, outside `jit`) a number is not finite. Inside `jit`, a query that is not finite is
