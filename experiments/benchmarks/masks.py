@@ -25,25 +25,69 @@ from .reports import target
 
 OURS, FULL = "masked", "full"
 Tokens = Annotated[int, Field(ge=64, le=1_000_000)]
-Example = Literal[
-    "causal",
-    "sliding window",
-    "prefix",
-    "documents",
-    "causal documents",
-    "ALiBi",
-    "soft cap",
-    "neighbourhood",
-    "tiled neighbourhood",
-    "dilated window",
-]
+
+
+def _neighbourhood(length: int, place: Callable[[Array, int], tuple[Array, Array]]) -> ak.Mask:
+    """Returns the mask of keys within reach of a query on a square of tokens; `place`: the row and
+    the column of a token, for the side of the square.
+    """
+    side = math.isqrt(length)
+    reach = max(1, side // 10)
+
+    def is_near(i: Array, j: Array) -> Array:
+        pairs = zip(place(i, side), place(j, side), strict=True)
+        near = [jnp.abs(jnp.clip(a, reach, side - 1 - reach) - b) <= reach for a, b in pairs]
+        return near[0] & near[1]
+
+    return ak.priors.MaskFunction(is_near)
+
+
+def _by_rows(i: Array, side: int) -> tuple[Array, Array]:
+    return i // side, i % side
+
+
+def _by_tiles(i: Array, side: int) -> tuple[Array, Array]:
+    tile = max(1, side // 8)
+    number, within, across = i // tile**2, i % tile**2, side // tile
+    return number // across * tile + within // tile, number % across * tile + within % tile
+
+
+def _documents(length: int) -> ak.priors.Segments:
+    lengths = np.random.default_rng(0).multinomial(length, np.full(8, 1 / 8))
+    return ak.priors.Segments.from_lengths(lengths)
+
+
+def _capped(score: Array, i: Array, j: Array, h: Array) -> Array:
+    return 20.0 * jnp.tanh(score / 20.0)
+
+
+# priors by example, from the numbers of tokens and of heads; distances are a share of the tokens
+EXAMPLES: dict[str, Callable[[int, int], Any]] = {
+    "causal": lambda *_: ak.Causal(),
+    "sliding window": lambda n, _: ak.priors.MaskFunction(
+        lambda i, j: (i >= j) & (i - j <= n // 16)
+    ),
+    "prefix": lambda n, _: ak.priors.Prefix(4 * (n // 16)),
+    "documents": lambda n, _: _documents(n),
+    "causal documents": lambda n, _: ak.Causal() & _documents(n),
+    "ALiBi": lambda _, heads: ak.PerHead(ak.Alibi(heads=heads)),
+    "soft cap": lambda *_: ak.priors.ScoreFunction(_capped),
+    "neighbourhood": lambda n, _: _neighbourhood(n, _by_rows),
+    "tiled neighbourhood": lambda n, _: _neighbourhood(n, _by_tiles),
+    "dilated window": lambda n, _: ak.priors.MaskFunction(
+        lambda i, j: (abs(i - j) <= n // 16) & ((i - j) % 4 == 0)
+    ),
+}
+Example: Any = Literal[tuple(EXAMPLES)]
 
 
 class BenchMasks(Benchmark):
     """Seconds of each mask, of full attention, and of jax.nn with the mask as an array."""
 
     study: Literal["bench_masks"]
-    examples: list[Example] = Field(default=["causal", "sliding window"], min_length=1)
+    examples: list[Example] = Field(  # pyright: ignore[reportInvalidTypeForm]
+        default=["causal", "sliding window"], min_length=1
+    )
     length: Tokens = Field(default=4096, description="T, a square number")
     block: int = Field(default=512, ge=1, le=4096, description="queries, and keys, of a block")
     heads: int = Field(default=8, ge=1, le=1000)
@@ -63,20 +107,20 @@ class BenchMasks(Benchmark):
     def make_case(self, key: PRNGKeyArray, example: str) -> Case:
         """Returns the `Case` that times one example."""
         arrays = draw_arrays(self.heads, self.length, self.dim, self.seed)[:3]
-        prior = prior_of(example, self.length, self.heads)
+        prior = EXAMPLES[example](self.length, self.heads)
         method = ak.methods.Blockwise(self.block, self.block)
 
         def ours(prior: Any) -> Contender:
             def attend(q: Array, k: Array, v: Array) -> Array:
                 return ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=method)
 
-            return compiled(attend, *arrays)[0]
+            return compiled(attend, *arrays)
 
         def with_dense_mask() -> Contender:
             if not isinstance(prior, ak.Mask):
                 raise Unavailable("it takes a mask as an array; this is a bias or a score function")
             mask = _dense_mask(prior, self.length)
-            return compiled(functools.partial(jax_nn, mask=mask[None]), *arrays)[0]
+            return compiled(functools.partial(jax_nn, mask=mask[None]), *arrays)
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             same = agree(OURS, 1e-4, (OURS, JAX_NN))(results, row)
@@ -98,49 +142,6 @@ class BenchMasks(Benchmark):
     def targets(self, results: Results) -> list[dict[str, Any]]:
         times = {row["label"]: row["times_predicted"] for row in results.table}
         return [target("times that the share of blocks predicts", 1.3, times, at_most=True)]
-
-
-def prior_of(example: str, length: int, heads: int) -> Any:
-    """Returns the prior of an example: distances are a share of `length`, the number of tokens."""
-    near, side = length // 16, math.isqrt(length)
-    documents = np.random.default_rng(0).multinomial(length, np.full(8, 1 / 8))
-    tile, reach = max(1, side // 8), max(1, side // 10)
-
-    def neighbourhood(place: Callable[[Array], tuple[Array, Array]]) -> ak.Mask:
-        """Returns the mask of keys within reach of a query on a square of tokens."""
-
-        def is_near(i: Array, j: Array) -> Array:
-            pairs = zip(place(i), place(j), strict=True)
-            near = [jnp.abs(jnp.clip(a, reach, side - 1 - reach) - b) <= reach for a, b in pairs]
-            return near[0] & near[1]
-
-        return ak.priors.MaskFunction(is_near)
-
-    def by_rows(i: Array) -> tuple[Array, Array]:
-        return i // side, i % side
-
-    def by_tiles(i: Array) -> tuple[Array, Array]:
-        number, within = i // tile**2, i % tile**2
-        across = side // tile
-        return number // across * tile + within // tile, number % across * tile + within % tile
-
-    def capped(score: Array, i: Array, j: Array, h: Array) -> Array:
-        return 20.0 * jnp.tanh(score / 20.0)
-
-    return {
-        "causal": ak.Causal(),
-        "sliding window": ak.priors.MaskFunction(lambda i, j: (i >= j) & (i - j <= near)),
-        "prefix": ak.priors.Prefix(4 * near),
-        "documents": ak.priors.Segments.from_lengths(documents),
-        "causal documents": ak.Causal() & ak.priors.Segments.from_lengths(documents),
-        "ALiBi": ak.PerHead(ak.Alibi(heads=heads)),
-        "soft cap": ak.priors.ScoreFunction(capped),
-        "neighbourhood": neighbourhood(by_rows),
-        "tiled neighbourhood": neighbourhood(by_tiles),
-        "dilated window": ak.priors.MaskFunction(
-            lambda i, j: (abs(i - j) <= near) & ((i - j) % 4 == 0)
-        ),
-    }[example]
 
 
 def _dense_mask(mask: ak.Mask, length: int) -> Array:

@@ -7,7 +7,7 @@ rows: the median of several interleaved rounds.
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import PRNGKeyArray
@@ -21,7 +21,7 @@ from ..runs import Run
 from ..studies import Keys, load
 from .benchmark import Benchmark, Results
 from .driver import Case
-from .regressors import BOTH, KERNEL_REGRESSOR, OURS, Prediction, Regressor, regressors
+from .regressors import BOTH, KERNEL_REGRESSOR, OURS, REGRESSORS, Prediction, Regressor
 from .reports import target
 from .scikit_learn_data import ScikitLearn
 
@@ -69,19 +69,7 @@ def targets_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return targets
 
 
-Contender = Literal[
-    "attnkernel",
-    "attnkernel, bias reduced",
-    "statsmodels lc",
-    "statsmodels ll",
-    "kerneljax lc",
-    "kerneljax ll",
-    "Gaussian process",
-    "neighbours",
-    "KernelRegressor",
-    "ridge",
-    "fastlowess",
-]
+Contender: Any = Literal[tuple(REGRESSORS)]
 
 
 class Peers(Benchmark):
@@ -92,8 +80,8 @@ class Peers(Benchmark):
     data: list[Annotated[Bundled | ScikitLearn, Field(discriminator="source")]] = Field(
         min_length=1, max_length=12
     )
-    contenders: list[Contender] = Field(
-        default=list(get_args(Contender)),
+    contenders: list[Contender] = Field(  # pyright: ignore[reportInvalidTypeForm]
+        default=list(REGRESSORS),
         min_length=1,
         description="the first is compared with the others",
     )
@@ -115,7 +103,7 @@ class Peers(Benchmark):
     max_run_seconds: Positive = Field(
         default=40.0, description="another library that took more is not run again, nor its folds"
     )
-    compared: ClassVar = get_args(Contender)
+    compared: ClassVar = tuple(REGRESSORS)
 
     def check(self) -> None:
         for place, part in enumerate(self.data):
@@ -133,11 +121,10 @@ class Peers(Benchmark):
         """Returns the `Case` that times and cross-validates regressors on one data set."""
         data = load(data_set, Keys(key).next())
         x, y = np.asarray(data.x), np.asarray(data.y)
-        makers = regressors(self, x.shape[1])
         made: dict[str, Regressor] = {}
 
         def make(name: str) -> Callable[[], Any]:
-            made[name] = makers[name]()
+            made[name] = REGRESSORS[name](self, x.shape[1])
             return functools.partial(made[name], x, y)
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Bandwidths, orders and numbers of neighbours are chosen from the rows that a reg
 by its own criterion, so that the rows of the left-out fold do not affect it.
 """
 
-import functools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from statistics import NormalDist
@@ -263,27 +262,21 @@ def fastlowess(columns: int, seed: int) -> Regressor:
     return fit
 
 
-def regressors(study: Any, columns: int) -> dict[str, Callable[[], Regressor]]:
-    """By name, with the settings of the config of `Peers`, for data of so many columns.
-
-    One whose package is not installed raises `Unavailable` as it is made.
-    """
-    starts = study.starts
-    return {
-        LOCAL_POLYNOMIALS: functools.partial(attnkernel, study.orders, starts),
-        BIAS_REDUCED: functools.partial(attnkernel_bias_reduced, study.iterations, starts),
-        "statsmodels lc": functools.partial(statsmodels, "lc"),
-        "statsmodels ll": functools.partial(statsmodels, "ll"),
-        "kerneljax lc": functools.partial(kerneljax, 0),
-        "kerneljax ll": functools.partial(kerneljax, 1),
-        "Gaussian process": functools.partial(gaussian_process, study.restarts, study.seed),
-        "neighbours": functools.partial(nearest_neighbours, study.seed),
-        KERNEL_REGRESSOR: kernel_regressor,
-        "ridge": ridge,
-        "fastlowess": functools.partial(fastlowess, columns, study.seed),
-    }
-
-
 BOTH = LOCAL_POLYNOMIALS, BIAS_REDUCED = ("attnkernel", "attnkernel, bias reduced")
 KERNEL_REGRESSOR = "KernelRegressor"
 OURS = (*BOTH, KERNEL_REGRESSOR)
+# by name, from the config of `Peers` and the number of columns of the data; one whose package is
+# not installed raises `Unavailable`
+REGRESSORS: dict[str, Callable[[Any, int], Regressor]] = {
+    LOCAL_POLYNOMIALS: lambda study, _: attnkernel(study.orders, study.starts),
+    BIAS_REDUCED: lambda study, _: attnkernel_bias_reduced(study.iterations, study.starts),
+    "statsmodels lc": lambda *_: statsmodels("lc"),
+    "statsmodels ll": lambda *_: statsmodels("ll"),
+    "kerneljax lc": lambda *_: kerneljax(0),
+    "kerneljax ll": lambda *_: kerneljax(1),
+    "Gaussian process": lambda study, _: gaussian_process(study.restarts, study.seed),
+    "neighbours": lambda study, _: nearest_neighbours(study.seed),
+    KERNEL_REGRESSOR: lambda *_: kernel_regressor(),
+    "ridge": lambda *_: ridge(),
+    "fastlowess": lambda study, columns: fastlowess(columns, study.seed),
+}

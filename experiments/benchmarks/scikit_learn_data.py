@@ -4,6 +4,7 @@ Sets for classification become ones for regression: one measurement from the oth
 """
 
 import importlib
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -14,37 +15,14 @@ import attnkernel as ak
 
 from ..config import Part
 
-
-class ScikitLearn(Part):
-    """A data set that comes with scikit-learn, or is drawn by one of its `make_` functions."""
-
-    source: Literal["sklearn"]
-    name: Literal[
-        "diabetes",
-        "linnerud",
-        "iris",
-        "wine",
-        "breast_cancer",
-        "friedman1",
-        "friedman2",
-        "friedman3",
-        "regression",
-        "sparse_uncorrelated",
-        "swiss_roll",
-        "s_curve",
-    ]
-    rows: int = Field(default=300, ge=20, le=100_000, description="of those that are drawn")
-
-    def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
-        x, y = map(jnp.asarray, _load(self.name, self.rows))
-        return ak.data.Dataset(x, y, tuple(f"x{i}" for i in range(x.shape[1])), "y")
-
-
-LABELS: dict[str, tuple[int, Any]] = {  # columns of labels and of inputs, which are one array
-    "iris": (3, slice(0, 3)),
-    "wine": (0, slice(1, None)),
+# those that are shipped: their inputs and labels, from the two arrays of scikit-learn
+SHIPPED: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
+    "diabetes": lambda x, y: (x, y),
+    "linnerud": lambda x, y: (x, y[:, 0]),  # weight from three exercises
+    "iris": lambda x, y: (x[:, :3], x[:, 3]),
+    "wine": lambda x, y: (x[:, 1:], x[:, 0]),
     # mean radius, without perimeter and area, which are functions of it
-    "breast_cancer": (0, [1, 4, 5, 6, 7, 8, 9]),
+    "breast_cancer": lambda x, y: (x[:, [1, 4, 5, 6, 7, 8, 9]], x[:, 0]),
 }
 DRAWN: dict[str, dict[str, Any]] = {  # by a function, with these options
     "friedman1": {"noise": 1.0},
@@ -55,6 +33,19 @@ DRAWN: dict[str, dict[str, Any]] = {  # by a function, with these options
     "swiss_roll": {"noise": 0.5},
     "s_curve": {"noise": 0.1},
 }
+Name: Any = Literal[(*SHIPPED, *DRAWN)]
+
+
+class ScikitLearn(Part):
+    """A data set that comes with scikit-learn, or is drawn by one of its `make_` functions."""
+
+    source: Literal["sklearn"]
+    name: Name  # pyright: ignore[reportInvalidTypeForm]
+    rows: int = Field(default=300, ge=20, le=100_000, description="of those that are drawn")
+
+    def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
+        x, y = map(jnp.asarray, _load(self.name, self.rows))
+        return ak.data.Dataset(x, y, tuple(f"x{i}" for i in range(x.shape[1])), "y")
 
 
 def _load(name: str, rows: int) -> tuple[Any, Any]:
@@ -69,8 +60,4 @@ def _load(name: str, rows: int) -> tuple[Any, Any]:
     if name in DRAWN:
         options = {"n_samples": rows, "random_state": 0, **DRAWN[name]}
         return getattr(datasets, f"make_{name}")(**options)
-    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
-    if name in LABELS:
-        label, columns = LABELS[name]
-        return x[:, columns], x[:, label]
-    return x, y[:, 0] if name == "linnerud" else y  # weight from three exercises
+    return SHIPPED[name](*getattr(datasets, f"load_{name}")(return_X_y=True))

@@ -14,7 +14,7 @@ from paths import CONFIGS
 import attnkernel as ak
 from experiments.__main__ import main
 from experiments.benchmarks import attention_contenders, gcv, modules, regression
-from experiments.benchmarks.masks import prior_of, share_of_blocks
+from experiments.benchmarks.masks import EXAMPLES, share_of_blocks
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 REGRESSION = ("n=[41]", "dim=[1, 3]", "repeats=2")
@@ -178,10 +178,10 @@ def test_each_example_is_timed_and_has_a_share_of_blocks(run_study, examples):
 
 
 def test_shares_of_blocks():
-    np.testing.assert_allclose(share_of_blocks(prior_of("causal", 64, 1), 64, 8), 36 / 64)
-    window = share_of_blocks(prior_of("sliding window", 64, 1), 64, 8)
+    np.testing.assert_allclose(share_of_blocks(EXAMPLES["causal"](64, 1), 64, 8), 36 / 64)
+    window = share_of_blocks(EXAMPLES["sliding window"](64, 1), 64, 8)
     np.testing.assert_allclose(window, 15 / 64)  # 4 keys before each query
-    assert share_of_blocks(prior_of("ALiBi", 64, 2), 64, 8) == 1.0
+    assert share_of_blocks(EXAMPLES["ALiBi"](64, 2), 64, 8) == 1.0
 
 
 OFFSET, FACTOR = 0.01, 1.02  # of the curve and the criterion of the peer, by which they are wrong
