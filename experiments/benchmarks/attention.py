@@ -126,12 +126,12 @@ class BenchAttention(AttentionBenchmark):
         ]
 
     def print_tables(self, results: Results, run: Run) -> None:
-        missing = [
-            {"label": f"memory, {_work(row)}", "unavailable": {row["contender"]: reason}}
-            for row in results.more["memory"]
-            if (reason := row["unavailable"]) is not None
-        ]
-        note_unavailable(run, missing, len(work.WORKS))
+        missing = {work.in_words(*place): {} for place in work.WORKS}
+        for row in results.more["memory"]:
+            if row["unavailable"] is not None:
+                missing[_work(row)][row["contender"]] = row["unavailable"]
+        rows = [{"label": f"memory, {at}", "unavailable": out} for at, out in missing.items()]
+        note_unavailable(run, rows)
         super().print_tables(results, run)
 
     def draw(self, results: Results, run: Run) -> None:

@@ -85,7 +85,7 @@ def compile_phase(
         return out, *pullback(cotangent)
 
     function, given = (forward, arrays[:3]) if phase == FORWARD else (both, arrays)
-    return compiled(function, *given, max_bytes=max_bytes)[0]
+    return compiled(function, *given, max_bytes=max_bytes)
 
 
 def one_call(

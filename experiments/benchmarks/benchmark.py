@@ -111,7 +111,7 @@ class Benchmark(Study):
         return Results(self.measured(monitor, cases), self.more(key, monitor))
 
     def report(self, results: Results, run: Run) -> None:
-        note_unavailable(run, results.table, len(results.table))
+        note_unavailable(run, results.table)
         self.print_tables(results, run)
         targets = self.targets(results)
         table_of_targets(run, targets)

@@ -152,19 +152,17 @@ def available(
     return made, unavailable
 
 
-def compiled(
-    function: Callable, *arguments: Any, max_bytes: float = np.inf
-) -> tuple[Contender, int]:
-    """A JAX function as a contender, and the bytes that XLA plans for intermediates.
+def compiled(function: Callable, *arguments: Any, max_bytes: float = np.inf) -> Contender:
+    """A JAX function as a contender.
 
-    **Raises:** `Unavailable` if these are more than `max_bytes`.
+    **Raises:** `Unavailable` if XLA plans more than `max_bytes` for intermediates.
     """
     program = jax.jit(function).lower(*arguments).compile()
     planned = program.memory_analysis()
     bytes_ = 0 if planned is None else planned.temp_size_in_bytes  # None on some devices
     if bytes_ > max_bytes:
         raise Unavailable(f"needs {bytes_ / GIB:.1f} GiB, more than {max_bytes / GIB:.3g}")
-    return lambda: program(*arguments), bytes_
+    return lambda: program(*arguments)
 
 
 def timed(function: Contender) -> tuple[float, Any]:

@@ -21,7 +21,7 @@ import attnkernel as ak
 from ..config import FieldError, Positive
 from .benchmark import Benchmark, Results
 from .driver import Case, optional_import
-from .million_curves import GRID_POINTS, rule_of_thumb
+from .million import GRID_POINTS, rule_of_thumb
 from .reports import number, ratios, target
 
 OURS, FASTLPR = "attnkernel", "fastLPR"

@@ -16,23 +16,50 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Positive
+from ..config import Part, Positive
 from ..runs import Monitor, Run
-from . import gpu_contenders as work
+from . import attention_contenders as work, driver
 from .attention_contenders import BACKWARD, FORWARD
 from .benchmark import Benchmark, Results
-from .driver import GIB, Case, Contender, compiled, interleaved, medians
 
 PRECISIONS: dict[str, dict[str, Any]] = {  # arguments of a product of matrices
     "float32": {"dtype": jnp.float32, "precision": "highest"},
     "tf32": {"dtype": jnp.float32, "precision": "tensorfloat32"},
     "bfloat16": {"dtype": jnp.bfloat16, "precision": None},
 }
+GAUSSIAN, ATTENTION = "Gaussian", "attention"
+SAMPLED_QUERIES = 64
+Work = Callable[[Array, Array, Array], Array]
+
+
+class Job(Part):
+    """What is summed."""
+
+    score: Literal["Gaussian", "attention"]
+    dim: int = Field(ge=1, le=256)
+    dim_v: int = Field(default=1, ge=1, le=256)
+
+    def __str__(self) -> str:
+        return f"{self.score}, d = {self.dim}, {self.dim_v} label{'s' * (self.dim_v > 1)}"
+
+    @property
+    def kernel(self) -> ak.kernels.Kernel:
+        # lengthscales such that some keys are near, whatever the dimension
+        return ak.Gaussian(0.3 * self.dim**0.5) if self.score == GAUSSIAN else ak.DotProduct()
+
+    @property
+    def prior(self) -> ak.priors.Prior | None:
+        return None if self.score == GAUSSIAN else ak.Causal()
+
+    def operations(self, n: int, phase: str) -> float:
+        pairs = n**2 if self.score == GAUSSIAN else n * (n + 1) / 2
+        of_pair = 2 * self.dim + 2 * self.dim_v
+        return pairs * (of_pair if phase == FORWARD else 8 * self.dim + 6 * self.dim_v)
 
 
 class BenchGPU(Benchmark):
@@ -42,11 +69,11 @@ class BenchGPU(Benchmark):
     n: list[Annotated[int, Field(ge=64, le=2**22)]] = Field(
         default=[16_384, 65_536, 262_144], min_length=1
     )
-    jobs: list[work.Job] = Field(
+    jobs: list[Job] = Field(
         default=[
-            work.Job(score="Gaussian", dim=3),
-            work.Job(score="Gaussian", dim=64, dim_v=64),
-            work.Job(score="attention", dim=64, dim_v=64),
+            Job(score="Gaussian", dim=3),
+            Job(score="Gaussian", dim=64, dim_v=64),
+            Job(score="attention", dim=64, dim_v=64),
         ],
         min_length=1,
     )
@@ -73,7 +100,7 @@ class BenchGPU(Benchmark):
     x_label: ClassVar = "points n"
     panel_title: ClassVar = "{job}, {phase}"
 
-    def places(self) -> Iterable[tuple[work.Job, int, str]]:
+    def places(self) -> Iterable[tuple[Job, int, str]]:
         return itertools.product(self.jobs, sorted(set(self.n)), (FORWARD, BACKWARD))
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
@@ -106,54 +133,54 @@ class BenchGPU(Benchmark):
             ],
         )
 
-    def make_case(self, key: PRNGKeyArray, job: work.Job, n: int, phase: str) -> Case:
+    def make_case(self, key: PRNGKeyArray, job: Job, n: int, phase: str) -> driver.Case:
         """Returns the `Case` that times every contender on n queries and n keys, with the kernel
         and the dimensions of `job`; `phase`: "forward", or "+ backward" for gradients.
         """
         rng = np.random.default_rng(self.seed)
         shapes = (n, job.dim), (n, job.dim), (n, job.dim_v), (n, job.dim_v)
         data = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
-        max_bytes = self.max_memory_gib * GIB
+        max_bytes = self.max_memory_gib * driver.GIB
 
-        def ours(method: ak.methods.Method, dtype: Any) -> Contender:
+        def ours(method: ak.methods.Method, dtype: Any) -> driver.Contender:
             def forward(q: Array, k: Array, v: Array) -> Array:
                 return ak.attend(q, k, v, kernel=job.kernel, prior=job.prior, method=method)
 
-            return work.make_contender(forward, phase, data, dtype, max_bytes)
+            return make_contender(forward, phase, data, dtype, max_bytes)
 
-        def dense(dtype: Any, precision: str | None = None) -> Contender:
-            forward = functools.partial(work.dense_xla, job)
+        def dense(dtype: Any, precision: str | None = None) -> driver.Contender:
+            forward = functools.partial(dense_xla, job)
             with jax.default_matmul_precision(precision):
-                return work.make_contender(forward, phase, data, dtype, max_bytes)
+                return make_contender(forward, phase, data, dtype, max_bytes)
 
-        makers: dict[str, Callable[[], Contender]] = {
+        makers: dict[str, Callable[[], driver.Contender]] = {
             "Fused, bfloat16": lambda: ours(ak.methods.Fused(), jnp.bfloat16),
             "Blockwise, float32": lambda: ours(ak.methods.Blockwise(), jnp.float32),
             "dense XLA, float32": lambda: dense(jnp.float32, "highest"),
             "dense XLA, tf32": lambda: dense(jnp.float32, "tensorfloat32"),
             "dense XLA, bfloat16": lambda: dense(jnp.bfloat16),
         }
-        if job.score == work.ATTENTION:
-            makers["cuDNN, bfloat16"] = lambda: work.make_contender(
-                work.cudnn, phase, data, jnp.bfloat16, max_bytes
+        if job.score == ATTENTION:
+            makers["cuDNN, bfloat16"] = lambda: make_contender(
+                cudnn, phase, data, jnp.bfloat16, max_bytes
             )
             for precision in ("float32", "bfloat16"):
                 makers[f"PyTorch, {precision}"] = functools.partial(
-                    work.torch_on_gpu, phase, data, precision
+                    torch_on_gpu, phase, data, precision
                 )
         else:
-            makers["KeOps, float32"] = lambda: work.keops_sums(job, phase, data)
+            makers["KeOps, float32"] = lambda: keops_sums(job, phase, data)
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             """From float64 sums of the float32 data, or of these rounded to bfloat16."""
             given = {name: "bfloat16" if "bfloat16" in name else "float32" for name in results}
-            truth = {g: work.float64_reference(job, phase, data, g) for g in set(given.values())}
+            truth = {g: float64_reference(job, phase, data, g) for g in set(given.values())}
             found = results if phase == FORWARD else {k: v[1] for k, v in results.items()}
-            errors = {name: work.error_from(found[name], truth[given[name]]) for name in found}
+            errors = {name: error_from(found[name], truth[given[name]]) for name in found}
             return {"error": errors, "operations": job.operations(n, phase)}
 
         fields = {"job": str(job), "n": n, "phase": phase}
-        return Case(fields, f"{job}, n = {n}, {phase}", makers, check)
+        return driver.Case(fields, f"{job}, n = {n}, {phase}", makers, check)
 
 
 def matrix_rates(size: int, repeats: int) -> dict[str, float]:
@@ -162,7 +189,106 @@ def matrix_rates(size: int, repeats: int) -> dict[str, float]:
     for name, given in PRECISIONS.items():
         square = jax.random.normal(jax.random.key(0), (size, size)).astype(given["dtype"])
         with jax.default_matmul_precision(given["precision"]):
-            contender, _ = compiled(jnp.matmul, square, square)
-        seconds = interleaved({name: contender}, repeats).seconds
-        rates[name] = 2.0 * size**3 / medians(seconds)[name]
+            contender = driver.compiled(jnp.matmul, square, square)
+        seconds = driver.interleaved({name: contender}, repeats).seconds
+        rates[name] = 2.0 * size**3 / driver.medians(seconds)[name]
     return rates
+
+
+def make_contender(
+    forward: Work, phase: str, data: list[Array], dtype: Any, max_bytes: float
+) -> driver.Contender:
+    """As of `compile_phase`, on data of this type."""
+    try:
+        return work.compile_phase(forward, phase, [x.astype(dtype) for x in data], max_bytes)
+    except (ValueError, RuntimeError, NotImplementedError) as reason:
+        raise driver.Unavailable(str(reason).partition("\n")[0]) from None
+
+
+def dense_xla(job: Job, q: Array, k: Array, v: Array) -> Float[Array, "n dim_v"]:
+    """Products of matrices and a softmax, in the precision that is set."""
+    kernel = job.kernel
+    if isinstance(kernel, ak.Gaussian):
+        q, k = (x / jnp.asarray(kernel.lengthscale, x.dtype) for x in (q, k))
+        squares = [jnp.sum(x * x, axis=1, dtype=jnp.float32) for x in (q, k)]
+        product = jnp.matmul(q, k.T, preferred_element_type=jnp.float32)
+        scores = product - 0.5 * squares[0][:, None] - 0.5 * squares[1][None, :]
+    else:
+        scores = jnp.matmul(q, k.T, preferred_element_type=jnp.float32) / q.shape[1] ** 0.5
+        scores = jnp.where(jnp.tri(*scores.shape, dtype=bool), scores, -jnp.inf)
+    return jnp.matmul(jax.nn.softmax(scores, axis=1).astype(v.dtype), v)
+
+
+def cudnn(q: Array, k: Array, v: Array) -> Array:
+    return work.jax_nn(q[None], k[None], v[None], causal=True, implementation="cudnn")[0]
+
+
+def torch_on_gpu(phase: str, data: list[Array], precision: str) -> driver.Contender:
+    torch = _import_torch_with_gpu()
+    tensors = (torch.tensor(np.asarray(x), dtype=getattr(torch, precision)) for x in data)
+    on_gpu = [tensor.cuda()[None, None] for tensor in tensors]
+    return work.torch_contender(work.torch_attention(True), phase, on_gpu, TorchArray)
+
+
+def keops_sums(job: Job, phase: str, data: list[Array]) -> driver.Contender:
+    torch = _import_torch_with_gpu()
+    keops = driver.optional_import("pykeops.torch")
+    kernel = job.kernel
+    assert isinstance(kernel, ak.Gaussian)
+    scale = 0.5 / float(kernel.lengthscale) ** 2
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        lazy_q, lazy_k = keops.LazyTensor(q[:, None, :]), keops.LazyTensor(k[None, :, :])
+        scores = -scale * ((lazy_q - lazy_k) ** 2).sum(-1)
+        return scores.sumsoftmaxweight(keops.LazyTensor(v[None, :, :]), dim=1)
+
+    on_gpu = [torch.tensor(np.asarray(x), device="cuda") for x in data]
+    return work.torch_contender(attention, phase, on_gpu, TorchArray)
+
+
+def _import_torch_with_gpu() -> Any:
+    """Imports PyTorch; raises `Unavailable` unless it is installed and sees a GPU."""
+    torch = driver.optional_import("torch")
+    if not torch.cuda.is_available():
+        raise driver.Unavailable("PyTorch sees no GPU")
+    return torch
+
+
+class TorchArray:
+    """An array of PyTorch on the GPU, which is waited for, and copied to the host after the
+    timing.
+    """
+
+    def __init__(self, tensor: Any):
+        driver.optional_import("torch").cuda.synchronize()
+        self._tensor = tensor
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self._tensor.float().cpu().numpy().reshape(self._tensor.shape[-2:])
+
+
+def float64_reference(
+    job: Job, phase: str, data: list[Array], given: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sampled rows, and what a float64 sum gives there: values, or gradients in the queries."""
+    rows = np.unique(np.linspace(0, len(data[0]) - 1, SAMPLED_QUERIES).astype(int))
+    with jax.enable_x64(True):
+        q, k, v, cotangent = (jnp.asarray(np.asarray(x.astype(given)), float) for x in data)
+        prior = None
+        if job.prior is not None:
+            prior = ak.priors.AtPositions(job.prior, rows, np.arange(len(k)))
+
+        def forward(q: Array) -> Array:
+            named = {"kernel": job.kernel, "prior": prior, "method": ak.methods.Blockwise()}
+            return ak.attend(q, k, v, **named)
+
+        if phase == FORWARD:
+            return rows, np.asarray(forward(q[rows]))
+        pullback = jax.vjp(forward, q[rows])[1]
+        return rows, np.asarray(pullback(cotangent[rows])[0])
+
+
+def error_from(result: Any, truth: tuple[np.ndarray, np.ndarray]) -> float:
+    rows, expected = truth
+    found = np.asarray(result).astype(float)[rows]
+    return float(np.max(np.abs(found - expected)) / np.max(np.abs(expected)))

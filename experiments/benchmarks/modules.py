@@ -60,7 +60,7 @@ class BenchModules(AttentionBenchmark):
                 return [*(getattr(of_weights, name).weight for name in _PROJECTIONS), of_x]
 
             function = forward if phase == FORWARD else both
-            return compiled(function, weights, x, max_bytes=self.max_memory_gib * GIB)[0]
+            return compiled(function, weights, x, max_bytes=self.max_memory_gib * GIB)
 
         return Case(
             {"length": length, "causal": causal, "phase": phase},

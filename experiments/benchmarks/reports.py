@@ -1,6 +1,6 @@
 """Reports of benchmarks: ratios, unavailable contenders, targets and bars."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,21 +8,16 @@ import numpy as np
 from ..reports import legend, subplots
 from ..runs import Run
 
-Values = Callable[[Mapping[str, Any]], Mapping[str, float]]
 
-
-def median(row: Mapping[str, Any]) -> Mapping[str, float]:
-    return row["median"]
-
-
-def note_unavailable(run: Run, rows: Sequence[Mapping[str, Any]], cases: int) -> None:
+def note_unavailable(run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
     """Notes on contenders that did not run in some of the cases: by row, the reason of each."""
     labels: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for contender in row["unavailable"].items():
             labels.setdefault(contender, []).append(row["label"])
     for (name, reason), at in labels.items():
-        run.note([f"no {name} ({reason}) at {'all cases' if len(at) == cases else '; '.join(at)}"])
+        places = "all cases" if len(at) == len(rows) else "; ".join(at)
+        run.note([f"no {name} ({reason}) at {places}"])
 
 
 def number(value: float | None) -> str:
@@ -35,11 +30,9 @@ def ratio(values: Mapping[str, float], name: str, reference: str) -> float | Non
     return values[name] / values[reference] if {name, reference} <= values.keys() else None
 
 
-def ratios(
-    rows: Iterable[Mapping[str, Any]], name: str, reference: str, values: Values = median
-) -> dict[str, float]:
-    """By label of the row, the ratios that exist, for a target."""
-    found = {row["label"]: ratio(values(row), name, reference) for row in rows}
+def ratios(rows: Iterable[Mapping[str, Any]], name: str, reference: str) -> dict[str, float]:
+    """By label of the row, the ratios of seconds that exist, for a target."""
+    found = {row["label"]: ratio(row["median"], name, reference) for row in rows}
     return {label: value for label, value in found.items() if value is not None}
 
 
