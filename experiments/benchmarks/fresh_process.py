@@ -20,11 +20,13 @@ class Script(NamedTuple):
     """Lines that prepare, and those that are timed, which leave a list of arrays in `out`.
 
     With `is_process`, the time is that of all lines, from the start of the interpreter to its end.
+    `names`: values that the lines know, by name.
     """
 
     prepare: str
     call: str
     is_process: bool = False
+    names: Mapping[str, int] = {}
 
 
 class Latency(NamedTuple):
@@ -72,7 +74,7 @@ def time_script(script: Script) -> Latency:
     """Prepares and times a script in this process."""
     import numpy as np  # noqa: PLC0415  no earlier than the packages of the contender
 
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = dict(script.names)
     exec(script.prepare, names)
     call, events = compile(script.call, "<call>", "exec"), list[str]()
     if script.is_process or "jax" in sys.modules:

@@ -35,7 +35,7 @@ class BenchLatency(Benchmark):
 
     study: Literal["bench_latency"]
     calls: Annotated[list[str], Field(min_length=1)] | None = Field(
-        default=None, description="names of calls, as in `experiments/benchmarks/first.py`"
+        default=None, description="names of calls, as in `benchmarks/first_calls.yaml`"
     )
     length: int = Field(default=2048, ge=2, le=100_000, description="tokens of MultiheadAttention")
     rows: int = Field(
