@@ -14,7 +14,7 @@ from ..config import FieldError, Source, config_error
 from ..runs import settings
 from ..studies import Study
 from ._page import Page, fill, read
-from ._story_page import make_story as make_story
+from ._story import make_story as make_story
 from ._study_pages import cache, positions, retrieval, temperature_page, zoo
 
 PAGES: dict[str, tuple[Callable[[Any], Page], ...]] = {

@@ -1,7 +1,14 @@
-"""The story: from an average to a transformer on one data set, with the library's numbers."""
+"""The story: from an average to a transformer on one data set, with the library's numbers, as one
+HTML file.
+"""
 
+import html
+import re
+import string
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
@@ -9,8 +16,24 @@ from jax.scipy.stats import norm
 import attnkernel as ak
 
 from . import _story_fits as fits, _story_marks as marks
+from ._page import fill, read
 
 MOST_LAYERS = 12
+TITLE = "From an average to attention"
+SCRIPTS = (
+    "state",
+    "estimates",
+    "figure",
+    "controls",
+    "means",
+    "votes",
+    "holding_out",
+    "lines",
+    "plane",
+    "heads",
+    "attention",
+    "page",
+)
 
 
 def story() -> dict[str, Any]:
@@ -75,3 +98,44 @@ def story() -> dict[str, Any]:
         "attention": {name: value for name, value in trained.items() if name != "models"},
         "most_layers": MOST_LAYERS,
     }
+
+
+def make_story(command: list[str], pages: Sequence[str] = ()) -> str:
+    """The page of the story as HTML.
+
+    `command`: what made it, for its last line; `pages`: names of interactive pages in the same
+    folder, to which it links.
+    """
+    scripts = ["common.js", *(f"story/{name}.js" for name in SCRIPTS)]
+    with jax.enable_x64(True):
+        content = story() | {"pages": list(pages)}
+    return fill(
+        "story.html",
+        content,
+        command,
+        title=TITLE,
+        steps="\n".join(map(_section, read("story/steps.txt").split("\n\n"))),
+        style=read("style.css") + read("story.css"),
+        script="\n".join(map(read, scripts)),
+    )
+
+
+def _section(block: str) -> str:
+    """A step from its text: `name | question`, paragraphs, `> answer`, `@page title` of links."""
+    found = re.fullmatch(r"(\w+) \| (.*?)\n(.*?)\n> (.*?)((?:\n@.*)*)\n*", block, re.DOTALL)
+    if found is None:
+        raise ValueError(
+            f"expected 'name | question', paragraphs and '> answer' in steps.txt; got {block!r}"
+        )
+    name, title, prose, answer, links = found.groups()
+    step = string.Template(read("story/step.html").rstrip("\n"))
+    return step.substitute(
+        name=name,
+        title=html.escape(title),
+        prose=prose,
+        answer=answer,
+        links="\n".join(
+            f'<p class="lab" data-page="{page}" hidden>To try more: <a>{text}</a>.</p>'
+            for page, text in re.findall(r"@(\w+) (.*)", links)
+        ),
+    )

@@ -10,7 +10,7 @@ from marks import in_chromium
 
 import attnkernel as ak
 from experiments.pages import _story_fits, _story_marks
-from experiments.pages._story_page import _section
+from experiments.pages._story import _section
 
 # what a newcomer asks, written down before the story was: the step that answers, and its words
 QUESTIONS = {
