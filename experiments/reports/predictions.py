@@ -1,7 +1,7 @@
 """Predictions written down before a study was first run, and in which of its cases they held."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -27,29 +27,28 @@ def of_interval(found: dict[str, float]) -> str:
     return f"{found['mean']:.3g} ± {found['half_width']:.1g}"
 
 
-class Claim(NamedTuple):
-    """A prediction in words, the cases that it concerns, and whether it holds in one."""
-
-    text: str
-    concerns: Callable[[Any], Any]
-    holds: Callable[[Any], Any]
+# by prediction in words: whether it concerns a case, and whether it holds in one
+Claims = Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]
 
 
-def judge(
-    claims: Iterable[Claim], cases: Iterable[Any], name: Callable[[Any], str]
-) -> list[dict[str, Any]]:
+def always(case: Any) -> bool:
+    """Whether a prediction for all cases concerns one."""
+    return True
+
+
+def judge(claims: Claims, cases: Sequence[Any], name: Callable[[Any], str]) -> list[dict[str, Any]]:
     """Returns for each claim the names of the cases in which it held, and in which it failed."""
-    cases, found = list(cases), []
-    for claim in claims:
+    found = []
+    for text, (concerns, holds) in claims.items():
         names: dict[bool, list[str]] = {True: [], False: []}
-        for case in filter(claim.concerns, cases):
-            names[bool(claim.holds(case))].append(name(case))
-        found.append({"claim": claim.text, "held": names[True], "failed": names[False]})
+        for case in filter(concerns, cases):
+            names[bool(holds(case))].append(name(case))
+        found.append({"claim": text, "held": names[True], "failed": names[False]})
     return found
 
 
 def judge_and_print(
-    run: Run, claims: Iterable[Claim], cases: Iterable[Any], name: Callable[[Any], str]
+    run: Run, claims: Claims, cases: Sequence[Any], name: Callable[[Any], str]
 ) -> list[dict[str, Any]]:
     """Returns the same, and prints its table."""
     predictions = judge(claims, cases, name)

@@ -18,7 +18,7 @@ import attnkernel as ak
 
 from ..config import Positive
 from ..reports import facets, looks_of, save_with_legend, subplots
-from ..reports.predictions import Claim, judge_and_print, mean_of, of_interval
+from ..reports.predictions import Claims, always, judge_and_print, mean_of, of_interval
 from ..runs import NO_MONITOR, Monitor, Run
 from .context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 from .study import Study
@@ -208,55 +208,46 @@ class ContextTemperature(Study):
 _name = "{case}, {n} rows".format_map
 
 
-def claims() -> list[Claim]:
+def claims() -> Claims:
     """What was predicted before the first run."""
     error = lambda row, name: row["error"][name]["mean"]  # noqa: E731
     queries = "wider queries"
-    return [
-        Claim(
-            "first order in 1/τ: the simulated error is within four standard errors of the formula",
-            lambda row: True,
+    return {
+        "first order in 1/τ: the simulated error is within four standard errors of the formula": (
+            always,
             lambda row: row["first_order_gap_in_standard_errors"] < 4,
         ),
-        Claim(
-            "the best temperature of softmax is 1.5 to 3 times that of first order in 1/τ",
+        "the best temperature of softmax is 1.5 to 3 times that of first order in 1/τ": (
             lambda row: row["case"] == "as suited",
             lambda row: 1.5 < row["best"] / row["in_closed_form"][IN_TAU] < 3.0,
         ),
-        Claim(
-            "64 rows or more: it is within 15 % of that of first order in 1/n",
+        "64 rows or more: it is within 15 % of that of first order in 1/n": (
             lambda row: row["n"] >= 64,
             lambda row: abs(np.log(row["best"] / row["in_closed_form"][IN_N])) < np.log(1.15),
         ),
-        Claim(
-            "64 rows or more, as suited: leave-one-out is within 5 % of the fixed temperature",
+        "64 rows or more, as suited: leave-one-out is within 5 % of the fixed temperature": (
             lambda row: row["n"] >= 64 and row["case"] == "as suited",
             lambda row: error(row, LEAVE_ONE_OUT) < 1.05 * error(row, FIXED),
         ),
-        Claim(
-            "64 rows or more, other inputs: leave-one-out has less error than the fixed one",
+        "64 rows or more, other inputs: leave-one-out has less error than the fixed one": (
             lambda row: row["n"] >= 64 and row["case"].endswith("inputs"),
             lambda row: row["less_fixed"]["mean"] + row["less_fixed"]["half_width"] < 0,
         ),
-        Claim(
-            "64 rows or more, like queries: leave-one-out is within 5 % of the best of the case",
+        "64 rows or more, like queries: leave-one-out is within 5 % of the best of the case": (
             lambda row: row["n"] >= 64 and row["case"] != queries,
             lambda row: error(row, LEAVE_ONE_OUT) < 1.05 * error(row, OF_CASE),
         ),
-        Claim(
-            "16 rows, as suited: leave-one-out has more error than the fixed temperature",
+        "16 rows, as suited: leave-one-out has more error than the fixed temperature": (
             lambda row: row["n"] == 16 and row["case"] == "as suited",
             lambda row: row["less_fixed"]["mean"] - row["less_fixed"]["half_width"] > 0,
         ),
-        Claim(
-            "wider queries: leave-one-out, which sees only the context, is 5 % or more above the "
-            "best of the case",
+        "wider queries: leave-one-out, which sees only the context, is 5 % or more above the "
+        "best of the case": (
             lambda row: row["case"] == queries,
             lambda row: error(row, LEAVE_ONE_OUT) > 1.05 * error(row, OF_CASE),
         ),
-        Claim(
-            "leave-one-out has less error than one hold-out",
-            lambda row: True,
+        "leave-one-out has less error than one hold-out": (
+            always,
             lambda row: error(row, LEAVE_ONE_OUT) < error(row, HOLD_OUT),
         ),
-    ]
+    }

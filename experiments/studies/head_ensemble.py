@@ -17,7 +17,7 @@ import attnkernel as ak
 
 from ..config import FieldError, Positive
 from ..reports import facets, label_outer, save_with_legend
-from ..reports.predictions import Claim, judge_and_print, mean_of, of_interval
+from ..reports.predictions import Claims, judge_and_print, mean_of, of_interval
 from ..runs import NO_MONITOR, Monitor, Run
 from .head_errors import FUNCTIONS, Decomposition, Function, fit_data_sets
 from .study import Study
@@ -148,44 +148,38 @@ class HeadEnsemble(Study):
 _name = "{function}, {n} rows, {heads} heads".format_map
 
 
-def claims(longest: int) -> list[Claim]:
+def claims(longest: int) -> Claims:
     """What was predicted before the first run."""
     of_heads = lambda row: row["kind"] == "heads"  # noqa: E731
-    return [
-        Claim(
-            "bias², variance and covariance add up to the error, to 1e-9",
+    return {
+        "bias², variance and covariance add up to the error, to 1e-9": (
             of_heads,
             lambda row: row["deviation"] < 1e-9,
         ),
-        Claim(
-            "with four heads or more, the covariance is larger than the variance",
+        "with four heads or more, the covariance is larger than the variance": (
             lambda row: of_heads(row) and row["heads"] >= 4,
             lambda row: row["covariance"] > row["variance"],
         ),
-        Claim(
-            "the best size of heads with equal weights does not fall as rows are added",
+        "the best size of heads with equal weights does not fall as rows are added": (
             lambda row: row["kind"] == "best",
             lambda row: row["grows"],
         ),
-        Claim(
-            f"{longest} rows, one direction: the best size is all columns",
+        f"{longest} rows, one direction: the best size is all columns": (
             lambda row: (
                 row["kind"] == "best" and row["function"] == "one direction" and row["n"] == longest
             ),
             lambda row: row["equal"] == 8,
         ),
-        Claim(
-            "several heads, 256 rows or more: weights by leave-one-out have less error than equal "
-            "ones",
+        "several heads, 256 rows or more: weights by leave-one-out have less error than equal "
+        "ones": (
             lambda row: of_heads(row) and row["heads"] > 1 and row["n"] >= 256,
             lambda row: row["less"]["mean"] + row["less"]["half_width"] < 0,
         ),
-        Claim(
-            "several heads: these weights sum to more than 1",
+        "several heads: these weights sum to more than 1": (
             lambda row: of_heads(row) and row["heads"] > 1,
             lambda row: row["mass"] > 1,
         ),
-    ]
+    }
 
 
 def draw_terms(run: Run, rows: list[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ import attnkernel as ak
 
 from ..config import Positive
 from ..reports import facets, label_outer, looks_of, save_with_legend
-from ..reports.predictions import Claim, half_width, judge_and_print
+from ..reports.predictions import Claims, always, half_width, judge_and_print
 from ..runs import NO_MONITOR, Monitor, Run
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
 from .study import Study
@@ -177,7 +177,7 @@ COLUMNS = {
 _name = "{function}, noise {noise:g}, speed {speed:g}".format_map
 
 
-def claims() -> list[Claim]:
+def claims() -> Claims:
     """What was predicted before the first run."""
 
     def error(row: dict[str, Any], name: str) -> float:
@@ -189,34 +189,28 @@ def claims() -> list[Claim]:
     recursive = "Mesa, forgetting"
     others = [name for name in LAYERS if name != recursive]
     local = ("softmax", "window", "softmax, forgetting", "order 1", "order 1, forgetting")
-    return [
-        Claim(
-            "linear: Mesa with forgetting has the least error",
+    return {
+        "linear: Mesa with forgetting has the least error": (
             lambda row: row["function"] == "linear",
             lambda row: error(row, recursive) <= least(row, *others),
         ),
-        Claim(
-            "linear: Mesa with forgetting is within 10 % of the oracle",
+        "linear: Mesa with forgetting is within 10 % of the oracle": (
             lambda row: row["function"] == "linear",
             lambda row: row["layers"][recursive]["ratio"] <= 1.1,
         ),
-        Claim(
-            "linear, no drift: the delta rule has twice the error of Mesa or more",
+        "linear, no drift: the delta rule has twice the error of Mesa or more": (
             lambda row: row["function"] == "linear" and not row["speed"],
             lambda row: error(row, "delta") >= 2 * error(row, "Mesa"),
         ),
-        Claim(
-            "linear, drift: gates change the error of the delta rule by less than 5 %",
+        "linear, drift: gates change the error of the delta rule by less than 5 %": (
             lambda row: row["function"] == "linear" and row["speed"],
             lambda row: abs(error(row, "gated delta") / error(row, "delta") - 1) < 0.05,
         ),
-        Claim(
-            "linear: order 1 has less error than softmax",
+        "linear: order 1 has less error than softmax": (
             lambda row: row["function"] == "linear",
             lambda row: error(row, "order 1") < error(row, "softmax"),
         ),
-        Claim(
-            "drift: forgetting lowers the error of every layer that has it",
+        "drift: forgetting lowers the error of every layer that has it": (
             lambda row: row["speed"],
             lambda row: all(
                 error(row, after) <= error(row, before)
@@ -228,17 +222,15 @@ def claims() -> list[Claim]:
                 )
             ),
         ),
-        Claim(
-            "nonlinear: a local layer (softmax or order 1) has the least error",
+        "nonlinear: a local layer (softmax or order 1) has the least error": (
             lambda row: row["function"] == "nonlinear",
             lambda row: row["best"] in local,
         ),
-        Claim(
-            "linear attention has the largest error",
-            lambda row: True,
+        "linear attention has the largest error": (
+            always,
             lambda row: error(row, "linear") >= max(error(row, name) for name in LAYERS),
         ),
-    ]
+    }
 
 
 def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression) -> None:

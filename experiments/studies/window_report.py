@@ -7,7 +7,7 @@ import numpy as np
 import attnkernel as ak
 
 from ..reports import facets, label_outer, save_with_legend
-from ..reports.predictions import Claim
+from ..reports.predictions import Claims
 from ..runs import Run
 
 EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window
@@ -22,48 +22,40 @@ def exponents(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return {"kind": "powers", "name": f"{name}, order {rows[0]['order']}", **powers}
 
 
-CLAIMS = [
-    Claim(
-        "the powers of the learned window are within 0.15 of −0.2, 0.4 and 0.8",
+CLAIMS: Claims = {
+    "the powers of the learned window are within 0.15 of −0.2, 0.4 and 0.8": (
         lambda row: row["kind"] == "powers" and row["of"] == "learned",
         lambda row: all(abs(row[part] - power) < 0.15 for part, power in EXPECTED.items()),
     ),
-    Claim(
-        "the learned window is within 15 % of the best of its kind of task",
+    "the learned window is within 15 % of the best of its kind of task": (
         lambda row: row["kind"] == "window",
         lambda row: abs(np.log(row["windows"]["learned"] / row["windows"]["best"])) < np.log(1.15),
     ),
-    Claim(
-        "32 rows: leave-one-out has at least 10 % more error than the learned window",
+    "32 rows: leave-one-out has at least 10 % more error than the learned window": (
         lambda row: row["kind"] == "window" and row["n"] == 32,
         lambda row: row["ratio"] > 1.1,
     ),
-    Claim(
-        "288 rows: leave-one-out has at most 5 % more error than the learned window",
+    "288 rows: leave-one-out has at most 5 % more error than the learned window": (
         lambda row: row["kind"] == "window" and row["n"] == 288,
         lambda row: row["ratio"] < 1.05,
     ),
-    Claim(
-        "order 1: the plug-in rule has less error than leave-one-out",
+    "order 1: the plug-in rule has less error than leave-one-out": (
         lambda row: row["kind"] == "window" and row["order"] == 1,
         lambda row: row["error"]["plug_in"]["mean"] < row["error"]["leave_one_out"]["mean"],
     ),
-    Claim(
-        "two inputs: the learned window is five times as long across the direction as along it",
+    "two inputs: the learned window is five times as long across the direction as along it": (
         lambda row: row["kind"] == "direction",
         lambda row: row["across"] > 5 * row["along"],
     ),
-    Claim(
-        "two inputs: the learned direction is within 5 degrees",
+    "two inputs: the learned direction is within 5 degrees": (
         lambda row: row["kind"] == "direction",
         lambda row: row["angle"] < 5,
     ),
-    Claim(
-        "noise that grows: the learned window grows with its power 0.4, within 0.15",
+    "noise that grows: the learned window grows with its power 0.4, within 0.15": (
         lambda row: row["kind"] == "warp",
         lambda row: abs(row["power"] - 0.4) < 0.15,
     ),
-]
+}
 
 
 def draw_windows(run: Run, rows: list[dict[str, Any]]) -> None:
