@@ -1,15 +1,14 @@
 """More columns: the error of an additive fit, of a surface and of boosted trees."""
 
-import functools
 import importlib
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
@@ -46,31 +45,28 @@ class Additive(Study):
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         places = list(itertools.product(self.rows, self.dims, MEANS, range(self.data_sets)))
-        keys = Keys(key).stack(len(places))
+        keys, regressors = Keys(key).stack(len(places)), _regressors()
+
+        def measure(i: int) -> dict[str, Any]:
+            """Returns the root mean square error of each method on data set i."""
+            (n, dim, mean, _), (x_key, noise_key) = places[i], jax.random.split(keys[i])
+            x = np.asarray(jax.random.uniform(x_key, (n + self.test_rows, dim)), float)
+            truth = mean_of(mean, x)
+            labels = truth[:n] + self.noise * np.asarray(jax.random.normal(noise_key, (n,)))
+            row: dict[str, Any] = {"rows": n, "dim": dim, "mean": mean}
+            for name, fit in regressors.items():
+                with warnings.catch_warnings():
+                    # lengthscales of columns without effect end on their upper bounds
+                    warnings.simplefilter("ignore", ak.fitting.FitWarning)
+                    warnings.simplefilter("ignore", ak.local.ExtrapolationWarning)
+                    predicted = fit(x[:n], labels)(x[n:])
+                row[name] = float(np.sqrt(np.mean((predicted - truth[n:]) ** 2)))
+            return row
 
         label = "{mean}, n = {rows}, d = {dim}".format_map
-        measure = functools.partial(self._measure, places, keys)
         found = monitor.collect("data sets", len(places), measure, label)
         monitor.metrics(found)
         return found
-
-    def _measure(
-        self, places: Sequence[tuple[int, int, str, int]], keys: Array, i: int
-    ) -> dict[str, Any]:
-        """Returns the root mean square error of each method on data set i."""
-        (n, dim, mean, _), (x_key, noise_key) = places[i], jax.random.split(keys[i])
-        x = np.asarray(jax.random.uniform(x_key, (n + self.test_rows, dim)), float)
-        truth = mean_of(mean, x)
-        labels = truth[:n] + self.noise * np.asarray(jax.random.normal(noise_key, (n,)))
-        row: dict[str, Any] = {"rows": n, "dim": dim, "mean": mean}
-        for name, fit in _regressors().items():
-            with warnings.catch_warnings():
-                # lengthscales of columns without effect end on their upper bounds
-                warnings.simplefilter("ignore", ak.fitting.FitWarning)
-                warnings.simplefilter("ignore", ak.local.ExtrapolationWarning)
-                predicted = fit(x[:n], labels)(x[n:])
-            row[name] = float(np.sqrt(np.mean((predicted - truth[n:]) ** 2)))
-        return row
 
     def report(self, results: Results, run: Run) -> None:
         rows = []
