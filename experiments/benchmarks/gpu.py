@@ -32,6 +32,8 @@ PRECISIONS: dict[str, dict[str, Any]] = {  # arguments of a product of matrices
     "tf32": {"dtype": jnp.float32, "precision": "tensorfloat32"},
     "bfloat16": {"dtype": jnp.bfloat16, "precision": None},
 }
+DENSE = {f"dense XLA, {name}": given for name, given in PRECISIONS.items()}
+TORCH = {f"PyTorch, {name}": name for name in ("float32", "bfloat16")}
 GAUSSIAN, ATTENTION = "Gaussian", "attention"
 SAMPLED_QUERIES = 64
 Work = Callable[[Array, Array, Array], Array]
@@ -86,15 +88,8 @@ class BenchGPU(Benchmark):
     max_seconds: Positive = 10.0
     max_memory_gib: Positive = 40.0
     compared: ClassVar = (
-        "Fused, bfloat16",
-        "Blockwise, float32",
-        "dense XLA, float32",
-        "dense XLA, tf32",
-        "dense XLA, bfloat16",
-        "cuDNN, bfloat16",
-        "PyTorch, float32",
-        "PyTorch, bfloat16",
-        "KeOps, float32",
+        *("Fused, bfloat16", "Blockwise, float32", *DENSE),
+        *("cuDNN, bfloat16", *TORCH, "KeOps, float32"),
     )
     along: ClassVar = "n"
     x_label: ClassVar = "points n"
@@ -148,7 +143,7 @@ class BenchGPU(Benchmark):
 
             return make_contender(forward, phase, data, dtype, max_bytes)
 
-        def dense(dtype: Any, precision: str | None = None) -> driver.Contender:
+        def dense(dtype: Any, precision: str | None) -> driver.Contender:
             forward = functools.partial(dense_xla, job)
             with jax.default_matmul_precision(precision):
                 return make_contender(forward, phase, data, dtype, max_bytes)
@@ -156,18 +151,14 @@ class BenchGPU(Benchmark):
         makers: dict[str, Callable[[], driver.Contender]] = {
             "Fused, bfloat16": lambda: ours(ak.methods.Fused(), jnp.bfloat16),
             "Blockwise, float32": lambda: ours(ak.methods.Blockwise(), jnp.float32),
-            "dense XLA, float32": lambda: dense(jnp.float32, "highest"),
-            "dense XLA, tf32": lambda: dense(jnp.float32, "tensorfloat32"),
-            "dense XLA, bfloat16": lambda: dense(jnp.bfloat16),
+            **{name: functools.partial(dense, **given) for name, given in DENSE.items()},
         }
         if job.score == ATTENTION:
             makers["cuDNN, bfloat16"] = lambda: make_contender(
                 cudnn, phase, data, jnp.bfloat16, max_bytes
             )
-            for precision in ("float32", "bfloat16"):
-                makers[f"PyTorch, {precision}"] = functools.partial(
-                    torch_on_gpu, phase, data, precision
-                )
+            for name, precision in TORCH.items():
+                makers[name] = functools.partial(torch_on_gpu, phase, data, precision)
         else:
             makers["KeOps, float32"] = lambda: keops_sums(job, phase, data)
 
