@@ -79,15 +79,14 @@ def measure(
     repeats: int,
     *,
     along: str | None = None,
-    max_run_seconds: float = np.inf,
     **limits: float,
 ) -> list[dict[str, Any]]:
     """A row for each case; a resumed run of this name measures the cases that it lacks.
 
     A row has the fields of its case, its `label`, and by contender the `seconds` of all rounds,
-    their `median`, the seconds of the `first` call and why a contender is `unavailable`. A
-    contender is not run where smaller values of the field `along` extrapolate to more than
-    `max_run_seconds`: it is then `extrapolated`. Further `limits` are those of `interleaved`.
+    their `median`, the seconds of the `first` call and why a contender is `unavailable`. `limits`
+    are those of `interleaved`; a contender is not run where smaller values of the field `along`
+    extrapolate to more than `max_run_seconds`: it is then `extrapolated`.
     """
     rows: list[dict[str, Any]] = []
 
@@ -98,12 +97,11 @@ def measure(
             contender: guess
             for contender in case.contenders
             if along and (guess := extrapolate(rows, case.fields, along, contender))
-            if guess["seconds"] > max_run_seconds
+            if guess["seconds"] > limits.get("max_run_seconds", np.inf)
         }
         contenders, unavailable = available(
             {one: make for one, make in case.contenders.items() if one not in extrapolated}
         )
-        limits["max_run_seconds"] = max_run_seconds
         first, seconds, results = interleaved(contenders, repeats, cold=case.cold, **limits)
         row = {**case.fields, "label": case.label, "seconds": seconds, "first": first}
         row |= {"median": medians(seconds), "unavailable": unavailable}

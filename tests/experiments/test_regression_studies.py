@@ -13,8 +13,8 @@ from marks import needs_finufft
 
 import attnkernel as ak
 from experiments.benchmarks import million
+from experiments.benchmarks.benchmark import Results
 from experiments.benchmarks.driver import SelfTimed, Unavailable
-from experiments.benchmarks.peers import targets_of
 from experiments.benchmarks.r_scripts import kernsmooth
 from experiments.benchmarks.regressors import Fitted, Prediction
 from experiments.benchmarks.selection import count, criterion, small_sample
@@ -68,6 +68,7 @@ TINY = (
 )
 OURS = ["attnkernel", "attnkernel, bias reduced"]
 OTHERS = ["Gaussian process", "neighbours", "KernelRegressor", "ridge"]
+PEERS = STUDIES["peers"](study="peers", data=[{"source": "bundled", "name": "ethanol"}])
 
 
 @pytest.mark.slow
@@ -114,9 +115,8 @@ def test_each_row_is_predicted_by_a_fit_without_its_fold():
 
         return Fitted(predict, "")
 
-    study = STUDIES["peers"](study="peers", data=[{"source": "bundled", "name": "ethanol"}])
     x = np.random.default_rng(0).normal(size=(13, 1))
-    found = study._predict_left_out(fit, x, x[:, 0], np.arange(13)[::-1] % 5)
+    found = PEERS._predict_left_out(fit, x, x[:, 0], np.arange(13)[::-1] % 5)
     np.testing.assert_array_equal(found.centre, 2.0 * x[:, 0])
     np.testing.assert_array_equal(found.lower, x[:, 0] - 0.95)
     assert found.upper is None
@@ -138,7 +138,7 @@ def test_targets_compare_times_only_of_peers_that_are_as_accurate():
         row("b", attnkernel=(1.1, 0.1), better=(1.0, 0.5), **more),
         row("c", attnkernel=(1.0, 0.1), worse=(2.0, 0.01), **more),
     ]
-    error, faster, reduced_error, reduced_faster = targets_of(rows)
+    error, faster, reduced_error, reduced_faster = PEERS.targets(Results(rows, {}))
     assert not error["reached"]
     assert error["at"] == "b"
     assert faster["values"] == pytest.approx({"a, equal": 30.0, "b, better": 5.0})
@@ -158,7 +158,7 @@ def test_kernel_regressor_is_compared_with_the_better_of_ridge_and_neighbours():
         {"data": data, "folds": {name: {"r_squared": value} for name, value in found.items()}}
         for data, found in r_squared.items()
     ]
-    (less,) = targets_of(rows)
+    (less,) = PEERS.targets(Results(rows, {}))
     assert less["values"] == pytest.approx({"a": -0.02, "b": -0.005})
     assert not less["reached"]
 
