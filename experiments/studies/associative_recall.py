@@ -4,7 +4,9 @@ A sequence is k₁ v₁ … kₙ vₙ, then the n keys in another order; the lab
 One layer with short convolutions suffices: at the row of a value, its key is one row back.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,13 +22,75 @@ from ..config import Positive
 from ..reports import looks_of, subplots
 from ..reports.predictions import half_width
 from ..runs import NO_MONITOR, Monitor, Run
-from .recall_layers import LAYERS
 from .study import Study
 from .training import sizes, train
 
-LayerName = Literal[
-    "softmax", "window", "order 1", "linear", "decay", "delta", "gated delta", "Mesa"
-]
+CONV_WIDTH = 2  # rows of a short convolution: the row itself and the one before
+WINDOW = 16  # rows of a window
+RIDGE = 1e-2  # of order 1, whose weights sum to 1
+
+
+class Attention(eqx.Module):
+    """Causal attention of one head, with short convolutions of its queries, keys and values:
+    softmax, a window, or local lines.
+    """
+
+    attention: ak.MultiheadAttention
+    convolutions: list[ak.nn.ShortConvolution]
+
+    def __init__(self, size: int, qk_size: int, *, prior: ak.priors.Prior, order: int, key: Array):
+        of_attention, of_convolutions = jax.random.split(key)
+        self.attention = ak.MultiheadAttention(
+            1,
+            size,
+            qk_size=qk_size,
+            prior=prior,
+            order=order,
+            ridge=RIDGE if order else 0.0,
+            method=ak.methods.Dense(),
+            key=of_attention,
+        )
+        keys = jax.random.split(of_convolutions, 3)
+        self.convolutions = [
+            ak.nn.ShortConvolution(columns, CONV_WIDTH, silu=False, key=one)
+            for columns, one in zip((qk_size, qk_size, size), keys, strict=True)
+        ]
+
+    def __call__(self, x: Float[Array, "rows size"]) -> Float[Array, "rows size"]:
+        def convolve(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+            """Convolves queries, keys and values of shape (rows, 1, size)."""
+            pairs = zip(self.convolutions, (q, k, v), strict=True)
+            q, k, v = (convolution(part[:, 0])[:, None] for convolution, part in pairs)
+            return q, k, v
+
+        return self.attention(x, x, x, process_heads=convolve)
+
+
+def recurrent(
+    make: Callable[[], Any], max_rate: Any, decay: Any, size: int, qk_size: int, *, key: Array
+) -> ak.nn.RecurrentAttention:
+    """A layer of one head, whose queries and keys have length 1.
+
+    `make`: of the estimator, which is made with the layer, because an import makes no array.
+    """
+    sizes = {"qk_size": qk_size, "vo_size": size, "conv_width": CONV_WIDTH, "conv_silu": False}
+    options = {"max_rate": max_rate, "decay": decay, "qk_norm": True, "output_norm": False}
+    return ak.nn.RecurrentAttention(1, size, estimator=make(), **sizes, **options, key=key)
+
+
+LINEAR, DELTA = ak.recurrent.LinearAttention, ak.recurrent.DeltaRule
+MESA = functools.partial(ak.recurrent.RecursiveLeastSquares, 1.0)
+LAYERS: dict[str, Callable[..., Any]] = {
+    "softmax": functools.partial(Attention, prior=ak.Causal(), order=0),
+    "window": functools.partial(Attention, prior=ak.Window(WINDOW - 1, 0), order=0),
+    "order 1": functools.partial(Attention, prior=ak.Causal(), order=1),
+    "linear": functools.partial(recurrent, LINEAR, None, None),
+    "decay": functools.partial(recurrent, LINEAR, None, "row"),
+    "delta": functools.partial(recurrent, DELTA, 1.0, None),
+    "gated delta": functools.partial(recurrent, DELTA, 1.0, "row"),
+    "Mesa": functools.partial(recurrent, MESA, 1.0, "row"),
+}
+LayerName: Any = Literal[tuple(LAYERS)]
 
 
 class OneLayer(eqx.Module):
@@ -43,7 +107,7 @@ class OneLayer(eqx.Module):
         self.embedding = eqx.nn.Embedding(
             study.key_tokens + study.value_tokens, size, key=of_embedding
         )
-        self.layer = LAYERS[layer](size, study.qk_size, of_layer)
+        self.layer = LAYERS[layer](size, study.qk_size, key=of_layer)
         self.norms = [eqx.nn.RMSNorm(size, use_bias=False) for _ in range(3)]
         self.readout = eqx.nn.Linear(size, study.value_tokens, use_bias=False, key=of_readout)
 
@@ -66,7 +130,9 @@ class AssociativeRecall(Study):
     """Layers with the same number of parameters learn to recall a growing number of pairs."""
 
     study: Literal["associative_recall"]
-    layers: list[LayerName] = Field(default=list(get_args(LayerName)), min_length=1)
+    layers: list[LayerName] = Field(  # pyright: ignore[reportInvalidTypeForm]
+        default=list(LAYERS), min_length=1
+    )
     pairs: list[Annotated[int, Field(ge=1, le=256)]] = Field(default=[4, 8, 16], min_length=1)
     key_tokens: int = Field(default=64, ge=2, le=4096)
     value_tokens: int = Field(default=64, ge=2, le=4096)

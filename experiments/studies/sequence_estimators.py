@@ -56,10 +56,6 @@ def _softmax(prior: Callable[[dict[str, Array], int], Any], order: int) -> Calla
     return predict
 
 
-def _causal(scalars: dict[str, Array], rows: int) -> ak.priors.Prior:
-    return ak.Causal()
-
-
 def _forgetting(scalars: dict[str, Array], rows: int) -> ak.priors.Prior:
     return ak.priors.Forget(jnp.full(rows, -1.0) / scalars["memory"])
 
@@ -81,15 +77,18 @@ def _linear(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
     return means * jnp.sum(ahead * _late(v[1:])) / jnp.sum(ahead**2)
 
 
-def _recurrent(make: Callable[[dict[str, Array]], Any]) -> Callable[..., Array]:
-    """Returns the predictions of `regress` with an estimator, its rate and its decay."""
+def _recurrent(make: Callable[..., ak.recurrent.Estimator], *names: str) -> Callable[..., Array]:
+    """Returns the predictions of `regress` with an estimator, its rate and its decay.
+
+    `names`: of the scalars that make the estimator.
+    """
 
     def predict(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
         out, _ = ak.recurrent.regress(
             q,
             k,
             v,
-            estimator=make(scalars),
+            estimator=make(*(scalars[name] for name in names)),
             rate=scalars.get("rate"),
             log_decay=-1.0 / scalars["memory"] if "memory" in scalars else None,
         )
@@ -98,27 +97,21 @@ def _recurrent(make: Callable[[dict[str, Array]], Any]) -> Callable[..., Array]:
     return predict
 
 
-def _delta(scalars: dict[str, Array]) -> ak.recurrent.Estimator:
-    return ak.recurrent.DeltaRule()
-
-
-def _mesa(scalars: dict[str, Array]) -> ak.recurrent.Estimator:
-    return ak.recurrent.RecursiveLeastSquares(scalars["ridge"])
-
-
+DELTA = _recurrent(ak.recurrent.DeltaRule)
+MESA = _recurrent(ak.recurrent.RecursiveLeastSquares, "ridge")
 LAYERS: dict[str, Layer] = {
-    "softmax": Layer(_softmax(_causal, 0), LENGTHSCALE),
+    "softmax": Layer(_softmax(lambda *_: ak.Causal(), 0), LENGTHSCALE),
     "window": Layer(
         _softmax(_window, 0), LENGTHSCALE | {"window": (4.0, 8.0, 16.0, 32.0, 64.0, 128.0)}
     ),
     "softmax, forgetting": Layer(_softmax(_forgetting, 0), LENGTHSCALE | MEMORY),
     "linear": Layer(_linear, {}),
     "decay": Layer(_linear, MEMORY),
-    "delta": Layer(_recurrent(_delta), RATE),
-    "gated delta": Layer(_recurrent(_delta), RATE | MEMORY),
-    "Mesa": Layer(_recurrent(_mesa), RIDGES),
-    "Mesa, forgetting": Layer(_recurrent(_mesa), RIDGES | MEMORY),
-    "order 1": Layer(_softmax(_causal, 1), LENGTHSCALE),
+    "delta": Layer(DELTA, RATE),
+    "gated delta": Layer(DELTA, RATE | MEMORY),
+    "Mesa": Layer(MESA, RIDGES),
+    "Mesa, forgetting": Layer(MESA, RIDGES | MEMORY),
+    "order 1": Layer(_softmax(lambda *_: ak.Causal(), 1), LENGTHSCALE),
     "order 1, forgetting": Layer(_softmax(_forgetting, 1), LENGTHSCALE | MEMORY),
 }
 

@@ -8,6 +8,7 @@ walks of speed ω; a Gaussian C gives nonlinear ones. Keys and queries are unifo
 sphere. At row t each layer has seen the rows up to t, and predicts $f_t$ at a query of its own.
 """
 
+import functools
 import itertools
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -66,11 +67,16 @@ class TestTimeRegression(Study):
             name: jax.jit(jax.vmap(errors_of_layer(layer))) for name, layer in LAYERS.items()
         }
 
+        def oracle_error(case: dict[str, Any], data: Sequence) -> Array:
+            """The mean squared error of the posterior mean over the second half of a sequence."""
+            late = (self.posterior(data, **case) - data.truth)[self.rows // 2 :]
+            return jnp.mean(late**2)
+
         def errors(i: int) -> dict[str, Any]:
             case = cases[i]
             keys = jax.random.split(jax.random.fold_in(key, i), self.sequences)
             data = jax.lax.map(lambda key: self.draw(key, **case), keys)
-            found = {ORACLE: np.asarray(self.oracle_errors(data, case))}
+            found = {ORACLE: np.asarray(jax.lax.map(functools.partial(oracle_error, case), data))}
             scalars = {}
             for name, program in programs.items():
                 found[name], chosen = jax.tree.map(np.asarray, program(*data))
@@ -120,15 +126,6 @@ class TestTimeRegression(Study):
         solve = jax.scipy.linalg.solve_triangular
         left, right = (solve(factor, part, lower=True) for part in (of_queries, data.v))
         return jnp.triu(left).T @ right  # row t of a query's column enters where t ≤ its own row
-
-    def oracle_errors(self, data: Sequence, case: dict[str, Any]) -> Float[Array, " sequences"]:
-        """The mean squared error of the posterior mean over the second half of each sequence."""
-
-        def error(data: Sequence) -> Array:
-            late = (self.posterior(data, **case) - data.truth)[self.rows // 2 :]
-            return jnp.mean(late**2)
-
-        return jax.lax.map(error, data)
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = [self.summarised(found) for found in results]
