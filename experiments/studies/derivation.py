@@ -21,6 +21,7 @@ class Step(NamedTuple):
     """One arrow: two ways to compute the same numbers, and the attention weights."""
 
     name: str
+    caption: str
     identity: str
     left: Array
     right: Array
@@ -82,13 +83,12 @@ class Derivation(Study):
         unit = k / jnp.linalg.norm(k, axis=1, keepdims=True)
         square = jnp.sum((q[:, None, :] - k[None, :, :]) ** 2, axis=2)
         apart = jnp.sum((q[:, None, :] - unit[None, :, :]) ** 2, axis=2)
-        gaussian, scaled = ak.Gaussian(sigma), ak.DotProduct(1.0 / sigma**2)
+        gaussian = ak.Gaussian(sigma)
         normal = jnp.exp(-square / (2 * sigma**2)) / (2 * jnp.pi * sigma**2) ** (d / 2)
         weights = normal / jnp.sum(normal, axis=1, keepdims=True)
         ours = ak.attention_weights(q, k, kernel=gaussian)
         identity = "Nadaraya–Watson weights = softmax of −|x − xᵢ|²/2σ²"
         score = jnp.tanh(q[:, None, :] + k[None, :, :]) @ x[0]
-        additive = ak.kernels.AdditiveScore(x[0])
         bias = ak.priors.KeyWeights(-jnp.sum(k**2, axis=1) / (2 * sigma**2))
         rows = [jax.nn.softmax(row @ k.T / jnp.sqrt(d)) @ v for row in q]
         module = ak.SelfAttention(d, key=module_key)
@@ -96,58 +96,60 @@ class Derivation(Study):
         plain = eqx.tree_at(projections, module, [jnp.eye(d)] * 3)
         w_q, w_k, w_v = projections(module)
         before = ak.kernels.Projected(ak.DotProduct(), module.query_proj, module.key_proj)
-        return [
-            Step("B1", identity, weights, ours, ours),
-            Step(
-                "B2",
+
+        def attended(q: Array, k: Array, **parts: Any) -> tuple[Array, Array]:
+            """Returns the output and the weights of attention."""
+            return ak.attend(q, k, v, **parts), ak.attention_weights(q, k, **parts)
+
+        steps = [
+            ("Gaussian weights", identity, weights, ours, ours),
+            (
+                "any score",
                 "softmax of any score a(q, k), here w · tanh(q + k)",
                 jax.nn.softmax(score) @ v,
-                ak.attend(q, k, v, kernel=additive),
-                ak.attention_weights(q, k, kernel=additive),
+                *attended(q, k, kernel=ak.kernels.AdditiveScore(x[0])),
             ),
-            Step(
-                "B3",
+            (
+                "the same, renamed",
                 "regression from (x, y) at x′ = attention from (k, v) at q",
                 weights @ v,
                 ak.KernelRegression(gaussian)(q, k, v),
                 ours,
             ),
-            Step(
-                "B4",
+            (
+                "product and key bias",
                 "|q|² drops: a product and a bias −|k|²/2σ² of the keys",
                 weights @ v,
-                ak.attend(q, k, v, kernel=scaled, prior=bias),
-                ak.attention_weights(q, k, kernel=scaled, prior=bias),
+                *attended(q, k, kernel=ak.DotProduct(1.0 / sigma**2), prior=bias),
             ),
-            Step(
-                "B5",
+            (
+                "unit keys, σ² = √d",
                 "keys of length 1 and σ² = √d: the product over √d alone",
                 jax.nn.softmax(-apart / (2 * d**0.5)) @ v,
-                ak.attend(q, unit, v, kernel=ak.DotProduct()),
-                ak.attention_weights(q, unit, kernel=ak.DotProduct()),
+                *attended(q, unit, kernel=ak.DotProduct()),
             ),
-            Step(
-                "B6",
+            (
+                "softmax(QKᵀ/√d)",
                 "softmax(QKᵀ/√d) V = one query at a time",
                 jnp.stack(rows),
-                ak.attend(q, k, v, kernel=ak.DotProduct()),
-                ak.attention_weights(q, k, kernel=ak.DotProduct()),
+                *attended(q, k, kernel=ak.DotProduct()),
             ),
-            Step(
-                "B7",
+            (
+                "self-attention",
                 "every token is query, key and value",
                 jax.nn.softmax(x @ x.T / d**0.5) @ x,
                 plain(x),
                 plain.weights(x),
             ),
-            Step(
-                "B8",
+            (
+                "learned projections",
                 "projections W_q, W_k, W_v: matched on one aspect, another returned",
                 jax.nn.softmax((x @ w_q.T) @ (x @ w_k.T).T / d**0.5) @ (x @ w_v.T),
                 ak.attend(x, x, x @ w_v.T, kernel=before),
                 module.weights(x),
             ),
         ]
+        return [Step(f"B{number}", *parts) for number, parts in enumerate(steps, 1)]
 
 
 COLUMNS = ("variance", "entropy", "slope")
@@ -177,7 +179,7 @@ def draw_steps(run: Run, steps: list[Step]) -> None:
     figure, axes = subplots(2, 4, figsize=(9.0, 5.0))
     for ax, step in zip(axes.ravel(), steps, strict=True):
         heat_map(ax, step.weights)
-        ax.set_title(f"{step.name}: {CAPTIONS[step.name]}")
+        ax.set_title(f"{step.name}: {step.caption}")
     for ax in axes[:, 0]:
         ax.set_ylabel("query")
     for ax in axes[1]:
@@ -186,18 +188,6 @@ def draw_steps(run: Run, steps: list[Step]) -> None:
     worst = max(float(jnp.max(jnp.abs(step.left - step.right))) for step in steps)
     figure.suptitle(f"eight steps, each an identity to {worst:.0e}")
     run.figure("derivation", figure, **{step.name: step.weights for step in steps})
-
-
-CAPTIONS = {
-    "B1": "Gaussian weights",
-    "B2": "any score",
-    "B3": "the same, renamed",
-    "B4": "product and key bias",
-    "B5": "unit keys, σ² = √d",
-    "B6": "softmax(QKᵀ/√d)",
-    "B7": "self-attention",
-    "B8": "learned projections",
-}
 
 
 def draw_scales(run: Run, table: dict[str, dict[str, list[float]]], dims: list[int]) -> None:

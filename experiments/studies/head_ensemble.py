@@ -19,7 +19,7 @@ from ..config import FieldError, Positive
 from ..reports import facets, label_outer, save_with_legend
 from ..reports.predictions import Claims, judge_and_print, mean_of, of_interval
 from ..runs import NO_MONITOR, Monitor, Run
-from .head_errors import FUNCTIONS, Decomposition, Function, fit_data_sets
+from .head_errors import FUNCTIONS, Function, decompose_error, fit_data_sets
 from .study import Study
 
 
@@ -108,17 +108,17 @@ class HeadEnsemble(Study):
 
     def summarised(self, found: dict[str, Any]) -> dict[str, Any]:
         fitted, truth, heads = found["fitted"], found["truth"], found["heads"]
-        terms = Decomposition.of(fitted["each"], truth)
+        terms = decompose_error(fitted["each"], truth)
         equal = np.mean((fitted["each"].mean(axis=1) - truth) ** 2, axis=1)
         weighted = np.mean((fitted["weighted"] - truth) ** 2, axis=1)
-        parts = terms.bias + terms.variance + terms.covariance
+        parts = terms["bias"] + terms["variance"] + terms["covariance"]
         return {
             "kind": "heads",
             **{part: found[part] for part in ("function", "n", "heads")},
             "name": _name(found),
             "size": self.dim // heads,
-            **terms._asdict(),
-            "deviation": abs(parts / terms.error - 1),
+            **terms,
+            "deviation": abs(parts / terms["error"] - 1),
             "equal": mean_of(equal),
             "weighted": mean_of(weighted),
             "less": mean_of(weighted - equal),

@@ -69,29 +69,22 @@ class Heads(NamedTuple):
     lengthscale: Float[Array, ""]
 
 
-class Decomposition(NamedTuple):
-    """The terms of the error of the mean of heads, averaged over queries."""
-
-    bias: float  # squared
-    variance: float
-    covariance: float
-    error: float
-
-    @classmethod
-    def of(
-        cls, each: Float[np.ndarray, "sets heads queries"], truth: Float[np.ndarray, " queries"]
-    ) -> "Decomposition":
-        """From predictions of many data sets."""
-        heads = each.shape[1]
-        centred = each - each.mean(axis=0)
-        products = np.einsum("shq,sgq->hg", centred, centred) / (len(each) * each.shape[2])
-        own, all_pairs = np.trace(products), products.sum()
-        return cls(
-            float(np.mean((each.mean(axis=(0, 1)) - truth) ** 2)),
-            float(own / heads**2),
-            float((all_pairs - own) / heads**2),
-            float(np.mean((each.mean(axis=1) - truth) ** 2)),
-        )
+def decompose_error(
+    each: Float[np.ndarray, "sets heads queries"], truth: Float[np.ndarray, " queries"]
+) -> dict[str, float]:
+    """Returns the terms of the error of the mean of heads, averaged over queries, from predictions
+    of many data sets; `bias` is squared.
+    """
+    heads = each.shape[1]
+    centred = each - each.mean(axis=0)
+    products = np.einsum("shq,sgq->hg", centred, centred) / (len(each) * each.shape[2])
+    own, all_pairs = np.trace(products), products.sum()
+    return {
+        "bias": float(np.mean((each.mean(axis=(0, 1)) - truth) ** 2)),
+        "variance": float(own / heads**2),
+        "covariance": float((all_pairs - own) / heads**2),
+        "error": float(np.mean((each.mean(axis=1) - truth) ** 2)),
+    }
 
 
 def fit_heads(

@@ -18,7 +18,7 @@ from experiments.reports.predictions import half_width
 from experiments.studies.associative_recall import OneLayer
 from experiments.studies.head_errors import (
     SHRINKAGE,
-    Decomposition,
+    decompose_error,
     fit_data_sets,
     fit_heads,
     shrunken_weights,
@@ -157,12 +157,13 @@ def test_bias_variance_and_covariance_add_up_to_the_error():
     rng = np.random.default_rng(0)
     truth = rng.normal(size=7)
     each = truth + 0.3 + rng.normal(size=(50, 1, 7)) + 0.5 * rng.normal(size=(50, 4, 7))
-    found = Decomposition.of(each, truth)
-    np.testing.assert_allclose(found.bias + found.variance + found.covariance, found.error)
-    np.testing.assert_allclose(found.variance, np.mean(each.var(axis=0)) / 4)
+    found = decompose_error(each, truth)
+    terms = found["bias"] + found["variance"] + found["covariance"]
+    np.testing.assert_allclose(terms, found["error"])
+    np.testing.assert_allclose(found["variance"], np.mean(each.var(axis=0)) / 4)
     centred = each - each.mean(axis=0)
     pairs = [np.mean(centred[:, a] * centred[:, b]) for a in range(4) for b in range(4) if a != b]
-    np.testing.assert_allclose(found.covariance, 0.75 * np.mean(pairs))
+    np.testing.assert_allclose(found["covariance"], 0.75 * np.mean(pairs))
 
 
 def test_weights_have_the_least_leave_one_out_error_by_refits(x64):
