@@ -150,7 +150,7 @@ def _read_file(path: Path) -> Source:
     locations: dict[FieldPath, str] = {}
     try:
         values = plain_yaml.read_plain_values(
-            tree, (), lambda node: f"{path}:{plain_yaml.line_number(node)}", locations
+            tree, (), lambda node: f"{path}:{node.start_mark.line + 1}", locations
         )
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deep to be a config") from None

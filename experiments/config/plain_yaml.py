@@ -94,11 +94,6 @@ def parse(text: str, name: str) -> yaml.Node | None:
         raise ConfigError(f"{name}: this is not YAML: {error}") from None
 
 
-def line_number(node: yaml.Node) -> int:
-    """Returns the line on which a YAML node starts, counted from 1."""
-    return node.start_mark.line + 1
-
-
 def read_plain_values(
     node: yaml.Node,
     field: FieldPath,

@@ -17,6 +17,8 @@ from ._page import Page, fill, read
 from ._story import make_story as make_story
 from ._study_pages import cache, positions, retrieval, temperature_page, zoo
 
+# by study; one idea a page. The file of the first has the name of the config, that of another also
+# the name of its page
 PAGES: dict[str, tuple[Callable[[Any], Page], ...]] = {
     "cache": (cache,),
     "holdout": (temperature_page,),
@@ -26,8 +28,6 @@ PAGES: dict[str, tuple[Callable[[Any], Page], ...]] = {
     "temperature": (temperature_page,),
     "zoo": (zoo, positions),
 }
-"""By study; one idea a page. The file of the first has the name of the config, that of another also
-the name of its page."""
 
 
 def make(study: Study, source: Source, command: list[str]) -> dict[str, str]:

@@ -15,19 +15,17 @@ from ..config import FieldError
 from ..runs import plain
 from ..studies import load
 
-MOST_ROWS = 2000
-"""A page looks at all pairs of rows each time that a control moves."""
+MOST_ROWS = 2000  # a page looks at all pairs of rows each time that a control moves
 
 
 class Page(NamedTuple):
     """Its words, and what its script reads."""
 
-    name: str
-    """Of its files: NAME.js, and NAME.html with the equation and the text below the numbers."""
+    name: str  # of its files: NAME.js, and NAME.html with the equation and the text below numbers
     title: str
     lead: str
+    # `begin`, where the controls stand; `marks`, {at, numbers} each; what else it draws
     content: dict[str, Any]
-    """`begin`, where the controls stand; `marks`, {at, numbers} each; what else it draws."""
 
 
 def drawable_data(study: Any) -> ak.data.Dataset:

@@ -9,7 +9,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -56,7 +56,7 @@ class OutputLog:
         )
         self._log = _Log(path.open("a", encoding="utf-8", errors="replace", buffering=1))
         self._transcript = Console(
-            file=_as_stream(self._log),
+            file=cast(Any, self._log),
             width=WIDTH,
             soft_wrap=True,
             color_system=None,
@@ -98,17 +98,12 @@ class OutputLog:
                 (sys.stderr, contextlib.redirect_stderr),
             ):
                 if not isinstance(stream, _Tee):
-                    stack.enter_context(redirect(_as_stream(_Tee(stream, self._log))))
+                    stack.enter_context(redirect(cast(Any, _Tee(stream, self._log))))
             yield
 
     def close(self) -> None:
         """Ends the log; what is printed later is shown on the terminal alone."""
         self._log.close()
-
-
-def _as_stream(stream: Any) -> Any:
-    """Returns the object, for functions whose types ask for all methods of a text file."""
-    return stream
 
 
 class _Log(io.TextIOBase):
