@@ -2,7 +2,6 @@
 # ruff: noqa: F401  names for the rooms above
 
 from .figures import (
-    draw_curves,
     draw_fits,
     facets,
     heat_map,

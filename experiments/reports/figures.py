@@ -97,48 +97,32 @@ def heat_map(ax: Axes, weights: Any, *, most: float = 1.0, causal: bool = False)
         ax.spines[side].set_visible(True)
 
 
-def draw_curves(
-    run: Run,
-    name: str,
-    data: ak.data.Dataset,
-    curves: Sequence[np.ndarray],
-    titles: Sequence[str],
-    *,
-    label: str = "prediction",
-) -> None:
-    """A figure with a panel for each curve over `ak.plot.grid(data.x)`: the curve, of this label
-    in the legend, the data, and the truth where it is known."""
-    figure, axes = panels(len(curves))
-    at = ak.plot.grid(data.x)
-    for ax, curve, title in zip(axes, curves, titles, strict=True):
-        ak.plot.points(data.x, data.y, ax=ax)
-        if data.mean is not None:
-            ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
-        ax.plot(at, curve, color=ak.plot.ORANGE, label=label, zorder=3)
-        ax.set_title(title)
-    label_outer(axes, data.x_names[0], data.y_name)
-    save_with_legend(run, name, figure, axes)
-
-
 def draw_fits(
     run: Run,
     name: str,
     data: ak.data.Dataset,
-    members: Sequence[ak.Fit],
+    members: Sequence[Any],
     titles: Sequence[str],
     *,
     label: str = "prediction",
 ) -> None:
-    """The same of fits; of several inputs, labels against leave-one-out predictions."""
-    if data.x.shape[1] == 1:
-        curves = [np.asarray(member(ak.plot.grid(data.x))) for member in members]
-        draw_curves(run, name, data, curves, titles, label=label)
-        return
+    """A figure with a panel for each of `members`, functions of new inputs: its curve, of this
+    label in the legend, the data, and the truth where it is known. Of several inputs, members are
+    fits, and labels are drawn against leave-one-out predictions.
+    """
     figure, axes = panels(len(members))
+    is_curve = data.x.shape[1] == 1
     for ax, member, title in zip(axes, members, titles, strict=True):
-        ak.plot.fit(member, ax=ax, label=label)
+        if is_curve:
+            at = ak.plot.grid(data.x)
+            ak.plot.points(data.x, data.y, ax=ax)
+            if data.mean is not None:
+                ax.plot(np.ravel(data.x), data.mean, "--", color=ak.plot.BLUE, label="true mean")
+            ax.plot(at, np.asarray(member(at)), color=ak.plot.ORANGE, label=label, zorder=3)
+        else:
+            ak.plot.fit(member, ax=ax, label=label)
         ax.set_title(title)
-    label_outer(axes, "leave-one-out prediction", data.y_name)
+    label_outer(axes, data.x_names[0] if is_curve else "leave-one-out prediction", data.y_name)
     save_with_legend(run, name, figure, axes)
 
 

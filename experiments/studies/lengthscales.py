@@ -3,19 +3,17 @@
 from typing import Any, Literal
 
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..config import Data, Model, Positive
-from ..reports import draw_curves, smoothing_verdicts
+from ..reports import draw_fits, smoothing_verdicts
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
-# the data, a fit per lengthscale, and its curve on a grid
-Results = tuple[ak.data.Dataset, list[dict[str, Any]], list[Float[np.ndarray, " points"]]]
+Results = tuple[ak.data.Dataset, list[dict[str, Any]]]  # the data, and a fit per lengthscale
 
 
 class Lengthscales(Study):
@@ -31,10 +29,9 @@ class Lengthscales(Study):
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         data = self.data.load(Keys(key).next())
-        at, fits, curves = ak.plot.grid(data.x), [], []
+        fits = []
         for lengthscale in self.lengthscales:
             model = self.model.make(lengthscale)
-            curves.append(np.asarray(model(at, data.x, data.y)))
             fits.append(
                 {
                     "lengthscale": lengthscale,
@@ -42,16 +39,20 @@ class Lengthscales(Study):
                     "leave_one_out": float(ak.LeaveOneOut()(model, data.x, data.y)),
                 }
             )
-        return data, fits, curves
+        return data, fits
 
     def report(self, results: Results, run: Run) -> None:
-        data, fits, curves = results
+        data, fits = results
         verdicts = smoothing_verdicts(self.lengthscales, [fit["leave_one_out"] for fit in fits])
         titles = [
             f"ℓ = {length:g}: {verdict}"
             for length, verdict in zip(self.lengthscales, verdicts, strict=True)
         ]
-        draw_curves(run, "lengthscales", data, curves, titles, label=self.model.label())
+        curves = [
+            lambda at, model=self.model.make(length): model(at, data.x, data.y)
+            for length in self.lengthscales
+        ]
+        draw_fits(run, "lengthscales", data, curves, titles, label=self.model.label())
         run.table_of(
             f"Fixed lengthscales, kernel {self.model.words()}",
             fits,

@@ -1,5 +1,7 @@
 """A regression of any table: the fit with its band, the effect of each column, and a report."""
 
+import functools
+import operator
 import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, cast
@@ -83,10 +85,7 @@ class ColumnModel(Part):
                     else ak.kernels.AitchisonAitken(half, len(words))
                 )
                 factors.append(kernel.on(column))
-        product = factors[0]
-        for factor in factors[1:]:
-            product = product * factor
-        return product
+        return functools.reduce(operator.mul, factors)
 
 
 Objective: Any = Literal[(*BY_NAME, "blocked")]
