@@ -6,6 +6,7 @@ import html
 import re
 import string
 from collections.abc import Sequence
+from importlib import resources
 from typing import Any
 
 import jax
@@ -20,20 +21,6 @@ from ._page import fill, read
 
 MOST_LAYERS = 12
 TITLE = "From an average to attention"
-SCRIPTS = (
-    "state",
-    "estimates",
-    "figure",
-    "controls",
-    "means",
-    "votes",
-    "holding_out",
-    "lines",
-    "plane",
-    "heads",
-    "attention",
-    "page",
-)
 
 
 def story() -> dict[str, Any]:
@@ -106,7 +93,9 @@ def make_story(command: list[str], pages: Sequence[str] = ()) -> str:
     `command`: what made it, for its last line; `pages`: names of interactive pages in the same
     folder, to which it links.
     """
-    scripts = ["common.js", *(f"story/{name}.js" for name in SCRIPTS)]
+    files = (resources.files("experiments.pages") / "story").iterdir()
+    names = sorted(file.name for file in files if file.name.endswith(".js"))  # in their order
+    scripts = ["common.js", *(f"story/{name}" for name in names)]
     with jax.enable_x64(True):
         content = story() | {"pages": list(pages)}
     return fill(
