@@ -18,6 +18,7 @@ from ..studies import Study
 from .driver import Case, measure
 from .reports import draw_bars, note_unavailable, number, ratio, table_of_targets
 
+LIMITS = ("max_seconds", "max_run_seconds", "round_seconds")
 MAX_TICKS = 6  # up to this number of sizes, each has a tick
 
 
@@ -95,16 +96,9 @@ class Benchmark(Study):
         self, monitor: Monitor, cases: Sequence[Callable[[], Case]], name: str = "cases"
     ) -> list[dict[str, Any]]:
         """The rows of the cases, within the limits of this config."""
-        return measure(
-            monitor,
-            name,
-            cases,
-            self.repeats,
-            along=self.along if self.extrapolates else None,
-            max_seconds=self.max_seconds,
-            max_run_seconds=self.max_run_seconds,
-            round_seconds=self.round_seconds,
-        )
+        limits = {name: getattr(self, name) for name in LIMITS}
+        along = self.along if self.extrapolates else None
+        return measure(monitor, name, cases, self.repeats, along=along, **limits)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         cases = [functools.partial(self.make_case, key, *place) for place in self.places()]

@@ -151,28 +151,18 @@ def _draw_sweep(
         ]
         ax.plot(*np.array(points).T, "|", color=SKY, markersize=7, label="members")
         drawn = [
-            (i, group["numbers"][name])
+            (i, n["mean"], n.get("lower", n["mean"]), n.get("upper", n["mean"]))
             for i, group in enumerate(groups)
-            if name in group["numbers"]
+            if (n := group["numbers"].get(name))
         ]
-        means = [
-            (n["mean"], n.get("lower", n["mean"]), n.get("upper", n["mean"])) for _, n in drawn
-        ]
-        mean, lower, upper = np.array(means).T
-        ends = np.stack([mean - lower, upper - mean])
-        ax.errorbar(
-            mean,
-            [i for i, _ in drawn],
-            xerr=ends,
-            fmt="o",
-            color=BLUE,
-            capsize=3,
-            markersize=4,
-            label="mean, 95 % interval",
-        )
+        at, *means = np.array(drawn).T
+        mean, lower, upper = means
+        look = {"fmt": "o", "color": BLUE, "capsize": 3, "markersize": 4}
+        ends = (mean - lower, upper - mean)
+        ax.errorbar(mean, at, xerr=ends, **look, label="mean, 95 % interval")
         ax.set_xlabel(literal(label))
         ax.margins(y=0.5 / (len(groups) + 1))
-        arrays |= {f"{name}/points": points, f"{name}/means": means}
+        arrays |= {f"{name}/points": points, f"{name}/means": np.transpose(means)}
     axes[0].set_yticks(range(len(groups)), [literal(text) for text in rows_of])
     axes[0].invert_yaxis()
     legend(figure, axes[:1])
