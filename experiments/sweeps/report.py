@@ -150,19 +150,20 @@ def _draw_sweep(
             if row["state"] == "done" and name in numbers
         ]
         ax.plot(*np.array(points).T, "|", color=SKY, markersize=7, label="members")
-        drawn = [
-            (i, n["mean"], n.get("lower", n["mean"]), n.get("upper", n["mean"]))
-            for i, group in enumerate(groups)
-            if (n := group["numbers"].get(name))
-        ]
-        at, *means = np.array(drawn).T
-        mean, lower, upper = means
+        drawn = np.array(
+            [
+                (i, n["mean"], n.get("lower", n["mean"]), n.get("upper", n["mean"]))
+                for i, group in enumerate(groups)
+                if (n := group["numbers"].get(name))
+            ]
+        )
+        at, mean, lower, upper = drawn.T
         look = {"fmt": "o", "color": BLUE, "capsize": 3, "markersize": 4}
         ends = (mean - lower, upper - mean)
         ax.errorbar(mean, at, xerr=ends, **look, label="mean, 95 % interval")
         ax.set_xlabel(literal(label))
         ax.margins(y=0.5 / (len(groups) + 1))
-        arrays |= {f"{name}/points": points, f"{name}/means": np.transpose(means)}
+        arrays |= {f"{name}/points": points, f"{name}/means": drawn[:, 1:]}
     axes[0].set_yticks(range(len(groups)), [literal(text) for text in rows_of])
     axes[0].invert_yaxis()
     legend(figure, axes[:1])
