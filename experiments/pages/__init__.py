@@ -5,6 +5,8 @@ it carries those of the library, compares when it is opened, and says how far th
 """
 
 import html
+import re
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -52,13 +54,15 @@ def make(study: Study, source: Source, command: list[str]) -> dict[str, str]:
 
 def _html(page: Page, command: list[str]) -> str:
     """The HTML of a page; `command`: what made it."""
-    equation, text = read(f"{page.name}.html").split("<!-- below the numbers -->\n")
+    parts = re.split("<!-- (?:above|below) the numbers -->\n", read(f"{page.name}.html"))
+    words, equation, text = parts
+    title, lead = string.Template(words).substitute(page.words).strip().split("\n", 1)
     return fill(
         "shell.html",
         page.content,
         command,
-        title=html.escape(page.title),
-        lead=html.escape(page.lead),
+        title=html.escape(title),
+        lead=html.escape(lead.replace("\n", " ")),
         equation=equation,
         text=text,
         style=read("style.css"),

@@ -4,6 +4,7 @@ import html
 import json
 import shlex
 import string
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -21,11 +22,11 @@ MOST_ROWS = 2000  # a page looks at all pairs of rows each time that a control m
 class Page(NamedTuple):
     """Its words, and what its script reads."""
 
-    name: str  # of its files: NAME.js, and NAME.html with the equation and the text below numbers
-    title: str
-    lead: str
+    # of its files: NAME.js, and NAME.html with title, lead, equation, and text below the numbers
+    name: str
     # `begin`, where the controls stand; `marks`, {at, numbers} each; what else it draws
     content: dict[str, Any]
+    words: Mapping[str, Any] = {}  # of the title and the lead, by their places in NAME.html
 
 
 def drawable_data(study: Any) -> ak.data.Dataset:

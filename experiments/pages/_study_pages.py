@@ -46,9 +46,6 @@ def cache(study: Any) -> Page:
             ]
     return Page(
         name="cache",
-        title="A cache of keys and values, token by token",
-        lead="Each token brings a query, a key and a value. Its query reads all that the cache "
-        "holds; then the next token comes. The outputs are those of one causal pass over all.",
         content={
             "begin": {"pattern": "subject", "cache": "full", "token": 7},
             "marks": marks,
@@ -95,8 +92,6 @@ def positions(study: Any) -> Page:
     bias = ak.priors.RelativeBias(table, bidirectional=False)
     return Page(
         name="positions",
-        title="Attention over positions",
-        lead="Kinds of causal attention on random tokens: the same sum, with other weights.",
         content={
             "begin": {
                 "attention": "softmax",
@@ -125,9 +120,7 @@ def retrieval(study: Any) -> Page:
     begin = {"temperature": 1.0, "strength": 0.0}
     return Page(
         name="retrieval",
-        title="Softmax as a retrieval rule",
-        lead=f"{len(scores)} keys with scores s and prior weights r. The softmax trades the match "
-        "with the scores against the distance from the prior, at the price τ.",
+        words={"keys": len(scores)},
         content={
             "begin": begin | {f"score{i}": score for i, score in enumerate(scores)},
             "marks": marks,
@@ -165,8 +158,6 @@ def zoo(study: Any) -> Page:
             marks.append(mark(numbers, **place, query=query))
     return Page(
         name="zoo",
-        title="A zoo of kernels",
-        lead="Kernels of regression on one data set: the same mean, with other weights.",
         content={
             "begin": {
                 "kernel": "gaussian",
@@ -229,9 +220,7 @@ def temperature_page(study: Any) -> Page:
     name = settings.kernel.replace("_", " ").capitalize()
     return Page(
         name="dial",
-        title=f"{study.name}: attention as kernel regression",
-        lead=f"One query, {len(x)} keys, their labels as values. {name} kernel; move its "
-        f"{dial_name} and the query, by the controls, the arrow keys, or in the figures.",
+        words={"name": study.name, "rows": len(x), "kernel": name, "dial": dial_name},
         content={
             "begin": {dial_name: shown(best), "query": float(np.quantile(x, 0.6))},
             "marks": marks,
