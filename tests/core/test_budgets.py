@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_473, "experiments": 13_654, "tests": 21_379}
+CODE_LINES = {"attnkernel": 18_473, "experiments": 13_148, "tests": 21_379}
 FILES = 178
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
