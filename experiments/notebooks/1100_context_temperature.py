@@ -30,34 +30,49 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import attnkernel as ak
-from experiments.studies.context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 
 jax.config.update("jax_enable_x64", True)
 ak.cache_programs()  # the next run of this notebook compiles nothing
 plt.rcParams.update(ak.plot.STYLE)
 
 DIM, ROWS, NOISE = 8, 64, 0.5
-TEMPERATURES = np.geomspace(0.5, 32.0, 49)
-KEYS = jax.random.split(jax.random.PRNGKey(1), 200)
+TEMPERATURES = jnp.geomspace(0.5, 32.0, 49)
 
 
-def prompts_of(scale):
-    """200 prompts whose inputs and queries have standard deviation `scale`, at each temperature."""
-    variances = jnp.full(DIM, scale**2)
-    case = Case(variances, variances, jnp.asarray(NOISE))
-    return simulate(KEYS, case, ROWS, ROWS, jnp.asarray(TEMPERATURES))
+def draw_prompt(key, scale=1.0):
+    """A prompt whose inputs have standard deviation `scale`, queries, and the function there."""
+    of_w, of_x, of_q, of_noise = jax.random.split(key, 4)
+    w = jax.random.normal(of_w, (DIM,)) / DIM**0.5
+    x = scale * jax.random.normal(of_x, (ROWS, DIM))
+    q = scale * jax.random.normal(of_q, (ROWS, DIM))
+    return x, x @ w + NOISE * jax.random.normal(of_noise, (ROWS,)), q, q @ w
+
+
+def model(temperature):
+    return ak.KernelRegression(ak.DotProduct(1.0), rule=ak.Softmax(temperature))
 
 
 # %% [markdown]
 # ## One prompt
 #
 # Leave-one-out predicts each label of the prompt from the others. Its mean squared error includes
-# the noise of the label, which does not depend on τ. `simulate` of the study returns both, for each
-# prompt: the error at the queries, over the variance of the function, and leave-one-out.
+# the noise of the label, which does not depend on τ.
+
 
 # %%
-prompts = prompts_of(1.0)
-error, left_out = prompts.softmax[0], prompts.leave_one_out[0]
+@jax.jit
+def curves(key, scale):
+    """At each temperature: the error at the queries, and leave-one-out of the prompt."""
+    x, y, q, truth = draw_prompt(key, scale)
+
+    def at(temperature):
+        error = jnp.mean((model(temperature)(q, x, y) - truth) ** 2)
+        return error, ak.LeaveOneOut()(model(temperature), x, y)
+
+    return jax.lax.map(at, TEMPERATURES)
+
+
+error, left_out = curves(jax.random.PRNGKey(0), 1.0)
 best, chosen = TEMPERATURES[np.argmin(error)], TEMPERATURES[np.argmin(left_out)]
 print(f"least error at τ = {best:.2f}, least leave-one-out at τ = {chosen:.2f}")
 
@@ -76,10 +91,18 @@ print(f"least error at τ = {best:.2f}, least leave-one-out at τ = {chosen:.2f}
 # $$ (1 - 1/\tau)^2 + \frac{g^{-d/2}}{n} \Big( 1 + \sigma^2 + \frac{1}{\tau^2 g} \Big) $$
 
 # %%
-closed = in_closed_form(Case(np.ones(DIM), np.ones(DIM), NOISE), ROWS, TEMPERATURES)
-simulated = np.asarray(prompts.softmax).mean(axis=0)
-for name, curve in (("1/τ", closed[IN_TAU]), ("1/n", closed[IN_N]), ("simulated", simulated)):
-    place = np.argmin(curve)
+u = 1 / np.asarray(TEMPERATURES)
+v = 1 + NOISE**2
+in_tau = 1 + v / ROWS - 2 * u + u**2 * ((ROWS + 1) / ROWS + DIM * v / ROWS)
+g = 1 - 2 * u**2
+in_n = np.full(len(u), np.nan)
+some = g > 0
+in_n[some] = (1 - u[some]) ** 2 + g[some] ** (-DIM / 2) / ROWS * (v + u[some] ** 2 / g[some])
+keys = jax.random.split(jax.random.PRNGKey(1), 200)
+errors, criteria = jax.jit(jax.vmap(curves, (0, None)))(keys, 1.0)
+simulated = errors.mean(axis=0)
+for name, curve in (("1/τ", in_tau), ("1/n", in_n), ("simulated", simulated)):
+    place = np.nanargmin(curve)
     print(f"{name:10s} least error {curve[place]:.3f} at τ = {TEMPERATURES[place]:.2f}")
 
 # %% [markdown]
@@ -97,12 +120,13 @@ for name, curve in (("1/τ", closed[IN_TAU]), ("1/n", closed[IN_N]), ("simulated
 
 # %%
 fixed = int(np.argmin(simulated))
+of_prompts = jax.jit(jax.vmap(curves, (0, None)))
 
 
 def draw(scale):
-    prompts = prompts_of(scale)
-    relative, picked = np.asarray(prompts.softmax), np.argmin(prompts.leave_one_out, axis=1)
-    by_prompt = relative[np.arange(len(KEYS)), picked].mean()
+    errors, criteria = of_prompts(keys, scale)
+    relative, picked = np.asarray(errors) / scale**2, np.argmin(criteria, axis=1)
+    by_prompt = relative[np.arange(len(keys)), picked].mean()
     print(
         f"inputs × {scale:g}: fixed {relative[:, fixed].mean():.3f}, leave-one-out "
         f"{by_prompt:.3f}, best of all prompts {relative.mean(0).min():.3f}"
@@ -110,7 +134,7 @@ def draw(scale):
     _, ax = plt.subplots(figsize=(6.0, 3.4))
     ax.plot(TEMPERATURES, relative.mean(0), color=ak.plot.ORANGE, label="mean error")
     ax.axvline(TEMPERATURES[fixed], color=ak.plot.BLUE, linestyle="--", label="fixed τ")
-    low, high = np.quantile(TEMPERATURES[picked], [0.25, 0.75])
+    low, high = np.quantile(np.asarray(TEMPERATURES)[picked], [0.25, 0.75])
     ax.axvspan(low, high, color=ak.plot.GREEN, alpha=0.25, label="leave-one-out, middle half")
     ax.set(xscale="log", xlabel="temperature τ", ylabel="squared error ÷ variance")
     ax.set_title(f"inputs × {scale:g}")

@@ -27,46 +27,64 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+import optax
 
 import attnkernel as ak
-from experiments.runs import NO_MONITOR
-from experiments.studies.training import train
-from experiments.studies.window_tasks import Family, Linear, draw as draw_task, mean_error, predict
 
 jax.config.update("jax_enable_x64", True)
 ak.cache_programs()  # the next run of this notebook compiles nothing
 plt.rcParams.update(ak.plot.STYLE)
 
 LENGTHSCALE, TARGETS = 0.5, 16
-NOISES = jnp.array([0.1, 0.3, 0.9])
 
 
-def family(noise):
-    """Tasks of one input, or of as many kinds as there are noises."""
-    one = jnp.ones_like(noise)
-    return Family(LENGTHSCALE * one, noise, 0.0 * one, one[..., None])
+def draw_task(key, n, noise):
+    """A context of one random function with lengthscale L, other inputs, and the function there."""
+    of_x, of_frequency, of_phase, of_noise = jax.random.split(key, 4)
+    x = jax.random.uniform(of_x, (n + TARGETS, 1), minval=-1.0, maxval=1.0)
+    frequency = jax.random.normal(of_frequency, (96,)) / LENGTHSCALE
+    phase = jax.random.uniform(of_phase, (96,), maxval=2 * jnp.pi)
+    f = (2 / 96) ** 0.5 * jnp.sum(jnp.cos(x * frequency + phase), axis=1)
+    return x[:n], f[:n] + noise * jax.random.normal(of_noise, (n,)), x[n:], f[n:]
 
 
 # %% [markdown]
 # ## Training over tasks
 #
 # Each step draws 32 new functions for every noise, and takes one step of Adam on log ℓ. All noises
-# train in one program. Tasks and training are those of the study.
-
+# train in one program.
 
 # %%
-def learn(n):
-    def loss(embeds, key):
-        return mean_error(embeds, key, family(NOISES), n, TARGETS, order=0)
+NOISES = jnp.array([0.1, 0.3, 0.9])
 
-    start, key = Linear.of_windows(jnp.full(3, 0.3)), jax.random.PRNGKey(n)
-    options = {"batch": 32, "steps": 300, "learning_rate": 0.05}
-    trained, _ = train(NO_MONITOR, start, loss, **options, key=key)
-    return 1 / np.abs(np.asarray(trained.scaled())[:, 0, 0])
+
+def error(log_lengthscale, key, n, noise):
+    x, y, at, truth = draw_task(key, n, noise)
+    model = ak.KernelRegression(ak.Gaussian(jnp.exp(log_lengthscale)))
+    return jnp.mean((model(at, x, y) - truth) ** 2)
+
+
+def learn(n, steps=300):
+    optimizer = optax.adam(0.05)
+
+    def loss(logs, key):
+        keys = jax.random.split(key, 32)
+        each = jax.vmap(lambda key: jax.vmap(error, (0, None, None, 0))(logs, key, n, NOISES))
+        return jnp.sum(jnp.mean(each(keys), axis=0))
+
+    def step(state, key):
+        logs, inner = state
+        updates, inner = optimizer.update(jax.grad(loss)(logs, key), inner)
+        return (optax.apply_updates(logs, updates), inner), logs
+
+    start = jnp.full(3, jnp.log(0.3))
+    keys = jax.random.split(jax.random.PRNGKey(n), steps)
+    _, logs = jax.lax.scan(step, (start, optimizer.init(start)), keys)
+    return jnp.exp(jnp.mean(logs[steps // 2 :], axis=0))  # the noise of the steps averages out
 
 
 LENGTHS = (32, 96, 288)
-learned = np.array([learn(n) for n in LENGTHS])
+learned = np.array([jax.jit(learn, static_argnums=0)(n) for n in LENGTHS])
 terms = np.stack(np.meshgrid(np.log(LENGTHS), np.log(NOISES), indexing="ij"), -1).reshape(-1, 2)
 powers = np.linalg.lstsq(np.c_[np.ones(9), terms], np.log(learned).ravel(), rcond=None)[0]
 print(f"power of n {powers[1]:.2f} (−0.2 for large n), power of σ {powers[2]:.2f} (0.4)")
@@ -87,11 +105,10 @@ def criterion(lengthscale, x, y):
 
 def choose(key, n, noise, window):
     """The choice by leave-one-out, and the errors of that and of the learned window."""
-    task = draw_task(key, family(noise), n, TARGETS)
-    criteria = jax.lax.map(lambda one: criterion(one, task.x, task.y), GRID)
-    chosen = GRID[jnp.argmin(criteria)]
-    found = [predict(Linear.of_windows(one), task, order=0) for one in (chosen, window)]
-    return chosen, *(jnp.mean((each - task.truth) ** 2) for each in found)
+    x, y, _, _ = draw_task(key, n, noise)
+    chosen = GRID[jnp.argmin(jax.lax.map(lambda one: criterion(one, x, y), GRID))]
+    errors = [error(jnp.log(one), key, n, noise) for one in (chosen, window)]
+    return chosen, *errors
 
 
 of_tasks = jax.jit(jax.vmap(choose, (0, None, None, None)), static_argnums=1)

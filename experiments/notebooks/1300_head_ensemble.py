@@ -31,38 +31,68 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import attnkernel as ak
-from experiments.studies.head_errors import FUNCTIONS, decompose_error, fit_data_sets
 
 jax.config.update("jax_enable_x64", True)
 ak.cache_programs()  # the next run of this notebook compiles nothing
 plt.rcParams.update(ak.plot.STYLE)
 
-DIM, SETS, NOISE = 8, 40, jnp.asarray(0.3)
+DIM, SETS, NOISE = 8, 40, 0.3
 of_queries, of_rotation, of_sets = jax.random.split(jax.random.PRNGKey(0), 3)
 queries = jax.random.normal(of_queries, (64, DIM))
 rotation = jnp.linalg.qr(jax.random.normal(of_rotation, (DIM, DIM)))[0]
-truth = np.asarray(FUNCTIONS["additive"](queries))  # ½ Σ sin 1.5 x
+
+
+def function(x):
+    return 0.5 * jnp.sum(jnp.sin(1.5 * x), axis=-1)
+
+
+truth = np.asarray(function(queries))
 
 # %% [markdown]
 # ## Heads, and weights of heads
 #
 # All heads share one lengthscale, by leave-one-out of their mean. Then leave-one-out also gives the
-# heads weights: the least squares of the labels on what the heads say without them, shrunken
-# towards equal weights. `fit_data_sets` of the study does both for many data sets of n rows.
+# heads weights: the least squares of the labels on what the heads say without them.
 
 # %%
 CANDIDATES = jnp.geomspace(0.2, 2.0, 9)
 
 
-def terms_of(n, heads):
-    key, first = jax.random.fold_in(of_sets, n), jnp.asarray(0)  # of the functions
+def fit_heads(key, n, heads):
+    """The predictions of each head at the queries, and those with weights by leave-one-out."""
+    of_x, of_noise = jax.random.split(key)
+    x = jax.random.normal(of_x, (n, DIM))
+    y = function(x) + NOISE * jax.random.normal(of_noise, (n,))
+    keys, at = (
+        jnp.swapaxes((rows @ rotation).reshape(len(rows), heads, -1), 0, 1) for rows in (x, queries)
+    )
+
+    def predict(lengthscale, at, prior=None):
+        model = ak.KernelRegression(ak.Gaussian(lengthscale))
+        return jax.vmap(lambda q, k: model(q, k, y, prior=prior))(at, keys)
+
+    def left_out(lengthscale):
+        return predict(lengthscale, keys, ak.priors.ExcludeSelf())
+
     scales = CANDIDATES * (DIM / heads) ** 0.5
-    rows = (jnp.asarray(n), n, NOISE, SETS)
-    found = fit_data_sets(key, first, queries, rotation, heads, scales, *rows)
-    terms = decompose_error(np.asarray(found.each), truth)
-    *parts, error = terms.values()
-    assert np.isclose(sum(parts), error)  # the three terms are all there is
-    return *parts, np.mean((np.asarray(found.weighted) - truth) ** 2)
+    criteria = jax.lax.map(lambda one: jnp.mean((left_out(one).mean(0) - y) ** 2), scales)
+    chosen = scales[jnp.argmin(criteria)]
+    terms, each = left_out(chosen), predict(chosen, at)
+    weights = jnp.linalg.solve(terms @ terms.T + 0.1 * n * jnp.eye(heads), terms @ y)
+    return each, weights @ each
+
+
+def terms_of(n, heads):
+    keys = jax.random.split(jax.random.fold_in(of_sets, n), SETS)
+    each, weighted = jax.jit(lambda keys: jax.lax.map(lambda k: fit_heads(k, n, heads), keys))(keys)
+    each, weighted = np.asarray(each), np.asarray(weighted)
+    centred = each - each.mean(axis=0)
+    products = np.einsum("shq,sgq->hg", centred, centred) / (SETS * len(truth)) / heads**2
+    bias = np.mean((each.mean(axis=(0, 1)) - truth) ** 2)
+    own = np.trace(products)
+    error = np.mean((each.mean(axis=1) - truth) ** 2)
+    assert np.isclose(bias + products.sum(), error)  # the three terms are all there is
+    return bias, own, products.sum() - own, np.mean((weighted - truth) ** 2)
 
 
 # %% [markdown]

@@ -34,10 +34,9 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+import optax
 
 import attnkernel as ak
-from experiments.runs import NO_MONITOR
-from experiments.studies.training import train
 
 ak.cache_programs()  # the next run of this notebook compiles nothing
 plt.rcParams.update(ak.plot.STYLE)
@@ -108,19 +107,37 @@ model = ak.LearnedKernelRegression(
 )
 
 # %% [markdown]
-# `train` of the studies takes 600 steps of AdamW, each with 32 new functions. A hundred steps are
-# one compiled program. The loss is that of one function.
-
+# Adam takes 600 steps, each with 32 new functions. All steps are one compiled program.
 
 # %%
-def loss(model, key):
-    x, y, at, truth = draw_function(key)
-    return jnp.mean((model(at, x, y) - truth) ** 2)
+STEPS = 600
+optimizer = optax.chain(
+    optax.clip_by_global_norm(1.0),
+    optax.adam(optax.warmup_cosine_decay_schedule(0.0, 5e-3, 50, STEPS, 5e-5)),
+)
+parameters, fixed = eqx.partition(model, eqx.is_inexact_array)
 
 
-options = {"batch": 32, "steps": 600, "learning_rate": 5e-3, "key": of_training}
-trained, losses = train(NO_MONITOR, model, loss, **options)
-trained = eqx.filter_jit(trained)
+def loss(parameters, key):
+    x, y, at, truth = jax.vmap(draw_function)(jax.random.split(key, 32))
+    predicted = jax.vmap(eqx.combine(parameters, fixed))(at, x, y)
+    return jnp.mean((predicted - truth) ** 2)
+
+
+@jax.jit
+def train(parameters, keys):
+    def step(state, key):
+        parameters, moments = state
+        value, slope = jax.value_and_grad(loss)(parameters, key)
+        updates, moments = optimizer.update(slope, moments, parameters)
+        return (optax.apply_updates(parameters, updates), moments), value
+
+    (parameters, _), losses = jax.lax.scan(step, (parameters, optimizer.init(parameters)), keys)
+    return parameters, losses
+
+
+parameters, losses = train(parameters, jax.random.split(of_training, STEPS))
+trained = eqx.filter_jit(eqx.combine(parameters, fixed))
 print("mean loss of the first and the last 100 steps:", losses[:100].mean(), losses[-100:].mean())
 
 # %% [markdown]
