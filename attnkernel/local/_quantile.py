@@ -33,13 +33,14 @@ MAX_STEPS = 60  # 10 to 25 in most windows
 
 
 class _Search(NamedTuple):
-    """A point inside the bounds: a, 1 − a, their multipliers, β; the gap, and whether to stop."""
+    """A point inside the bounds: a and 1 − a, their multipliers, β; the gap, and whether to stop.
 
-    a: Float[Array, " rows"]
-    rest: Float[Array, " rows"]
+    Both bounds are one: rows of `slack` and `multiplier` are of a ≥ 0, and of 1 − a ≥ 0.
+    """
+
+    slack: Float[Array, "bounds rows"]
+    multiplier: Float[Array, "bounds rows"]
     beta: Float[Array, " terms"]
-    lower: Float[Array, " rows"]
-    upper: Float[Array, " rows"]
     gap: Float[Array, ""]
     steps: Int[Array, ""]
     is_last: Bool[Array, ""]
@@ -79,7 +80,7 @@ def _minimise_check_loss(
     def goes_on(search: _Search) -> Bool[Array, ""]:
         return ~search.is_last & (search.gap > tolerance) & (search.steps < MAX_STEPS)
 
-    search = jax.lax.while_loop(goes_on, lambda old: _step(old, terms, labels, weights), search)
+    search = jax.lax.while_loop(goes_on, lambda old: _step(old, terms, weights), search)
     beta = search.beta
     # the minimum is at a vertex: the polynomial through as many rows as terms
     residuals = labels - jnp.sum(terms * beta[None, :], axis=1)
@@ -114,81 +115,58 @@ def _begin(
     residuals = weights * (y - jnp.sum(terms * beta[None, :], axis=1))
     size = jnp.sum(jnp.abs(residuals))
     least = weights * jnp.where(size > 0, size, 1.0)
-    # multipliers of a ≥ 0 and of a ≤ 1, whose difference is minus the weighted residual
+    # multipliers, whose difference is minus the weighted residual
     upper = jnp.maximum(residuals, 0.0) + least
-    lower = upper - residuals
+    multiplier = jnp.stack([upper - residuals, upper])
     a = jnp.full_like(y, 1.0 - level)
-    gap = jnp.sum(jnp.where(weights > 0, lower * a + upper * (1.0 - a), 0.0))
-    return _Search(a, 1.0 - a, beta, lower, upper, gap, jnp.zeros((), int), ~jnp.any(weights > 0))
+    slack = jnp.stack([a, 1.0 - a])
+    gap = jnp.sum(jnp.where((weights > 0)[None], multiplier * slack, 0.0))
+    return _Search(slack, multiplier, beta, gap, jnp.zeros((), int), ~jnp.any(weights > 0))
 
 
 def _step(
-    now: _Search,
-    terms: Float[Array, "rows terms"],
-    y: Float[Array, " rows"],
-    weights: Float[Array, " rows"],
+    now: _Search, terms: Float[Array, "rows terms"], weights: Float[Array, " rows"]
 ) -> _Search:
     """Returns the point after one step of the predictor and the corrector."""
-    counts = weights > 0
-    number = 2.0 * jnp.sum(counts)
-    inner = lambda value: jnp.sum(jnp.where(counts, value, 0.0))  # noqa: E731
+    x, z, counts = now.slack, now.multiplier, (weights > 0)[None]
+    inner = lambda left, right: jnp.sum(jnp.where(counts, left * right, 0.0))  # noqa: E731
     over = lambda top, below: jnp.where(counts, top / jnp.where(counts, below, 1.0), 0.0)  # noqa: E731
-    scaled = jnp.where(counts, weights, 0.0)[:, None] * terms
-    bend = over(now.lower, now.a) + over(now.upper, now.rest)
-    inverse = over(jnp.ones_like(bend), bend)
-    residuals = now.lower - now.upper  # minus the weighted residuals
+    scaled = jnp.where(weights > 0, weights, 0.0)[:, None] * terms
+    inverse = over(1.0, jnp.sum(over(z, x), axis=0, keepdims=True))[0]
+    residuals = z[0] - z[1]  # minus the weighted residuals
     gram = jnp.sum((inverse[:, None] * scaled)[:, :, None] * scaled[:, None, :], axis=0)
 
     def solve(force: Float[Array, " rows"]) -> tuple[Array, Array]:
-        """Returns the steps of β and a: that of a keeps its constraint."""
+        """Returns the steps of β, and of a and 1 − a: that of a keeps its constraint."""
         right = jnp.sum((inverse * force)[:, None] * scaled, axis=0)
         of_beta = solve_positive_definite(gram, right)
-        return of_beta, inverse * (jnp.sum(scaled * of_beta[None, :], axis=1) - force)
+        da = inverse * (jnp.sum(scaled * of_beta[None, :], axis=1) - force)
+        return of_beta, jnp.stack([da, -da])
 
-    _, da = solve(residuals)
-    d_lower = -now.lower * (1.0 + over(da, now.a))
-    d_upper = -now.upper * (1.0 - over(da, now.rest))
-    primal, dual = _lengths(now, da, d_lower, d_upper, counts)
-    complementarity = inner(now.lower * now.a + now.upper * now.rest)
-    after = inner(
-        (now.lower + dual * d_lower) * (now.a + primal * da)
-        + (now.upper + dual * d_upper) * (now.rest - primal * da)
-    )
+    def length(value: Array, move: Array) -> Float[Array, ""]:
+        """Returns the length of a step after which all values stay positive."""
+        share_of_step = 0.99  # of the way to the boundary
+        ratio = value / jnp.where(move < 0, -move, 1.0)
+        least = jnp.min(jnp.where(counts & (move < 0), ratio, jnp.inf))
+        return jnp.minimum(1.0, share_of_step * least)
+
+    _, dx = solve(residuals)
+    dz = -z * (1.0 + over(dx, x))
+    complementarity = inner(z, x)
+    after = inner(z + length(z, dz) * dz, x + length(x, dx) * dx)
     ratio = after / jnp.where(complementarity > 0, complementarity, 1.0)
-    target = complementarity * ratio**3 / number
+    target = complementarity * ratio**3 / (2.0 * jnp.sum(counts))
     # second-order terms of the predictor, and the centre of the corrector
-    of_lower, of_upper = da * d_lower, -da * d_upper
-    pull_lower, pull_upper = over(target - of_lower, now.a), over(target - of_upper, now.rest)
-    d_beta, da = solve(residuals - pull_lower + pull_upper)
-    d_lower = pull_lower - now.lower - over(now.lower * da, now.a)
-    d_upper = pull_upper - now.upper + over(now.upper * da, now.rest)
-    primal, dual = _lengths(now, da, d_lower, d_upper, counts)
-    a, rest = now.a + primal * da, now.rest - primal * da
-    lower, upper = now.lower + dual * d_lower, now.upper + dual * d_upper
-    beta = now.beta - dual * d_beta
-    gap = inner(lower * a + upper * rest)
-    found = _Search(a, rest, beta, lower, upper, gap, now.steps + 1, jnp.zeros((), bool))
+    pull = over(target - dx * dz, x)
+    d_beta, dx = solve(residuals - pull[0] + pull[1])
+    dz = pull - z - over(z * dx, x)
+    dual = length(z, dz)
+    x, z = x + length(x, dx) * dx, z + dual * dz
+    beta, gap = now.beta - dual * d_beta, inner(z, x)
+    found = _Search(x, z, beta, gap, now.steps + 1, jnp.zeros((), bool))
     is_finite = jnp.all(jnp.isfinite(beta)) & jnp.isfinite(gap)
     stopped = now._replace(is_last=jnp.ones((), bool))
     return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), found, stopped)
-
-
-def _lengths(
-    now: _Search, da: Array, d_lower: Array, d_upper: Array, counts: Bool[Array, " rows"]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Returns the lengths of the steps of a and of the multipliers, which stay positive."""
-
-    share_of_step = 0.99  # of the way to the boundary
-
-    def length(*pairs: tuple[Array, Array]) -> Float[Array, ""]:
-        ratios = []
-        for value, move in pairs:
-            ratio = value / jnp.where(move < 0, -move, 1.0)
-            ratios.append(jnp.min(jnp.where(counts & (move < 0), ratio, jnp.inf)))
-        return jnp.minimum(1.0, share_of_step * jnp.minimum(*ratios))
-
-    primal = length((now.a, da), (now.rest, -da))
-    return primal, length((now.lower, d_lower), (now.upper, d_upper))
 
 
 MINIMUM = "check loss minimum"  # the name by which derivatives find it
