@@ -22,23 +22,20 @@ from programs import temporary_bytes
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel.kernels import Boxcar
-from attnkernel.methods import Blockwise, Dense, Task
+from attnkernel.methods import Blockwise, Dense
 from attnkernel.methods._blocks import tabulate_blocks
 
 # one of each formula: smooth, with a root, compact, of several columns, and a product of two
 LIGHT_KERNELS = ("matern52", "periodic", "tricube", "gaussian per dimension", "product")
 
 
-@pytest.mark.parametrize("path", ["stored", "unmaterialised"])
 @pytest.mark.parametrize(
     ("kernels", "prior_names"),
     [(["gaussian"], list(PRIORS)), slow(LIGHT_KERNELS, ["none"])],
     ids=["priors", "kernels"],
 )
-def test_far_and_near_queries_side_by_side(x64, kernels, prior_names, path, request):
+def test_far_and_near_queries_side_by_side(x64, kernels, prior_names):
     """Shifts are raised for all of a batch if for any."""
-    if path == "unmaterialised":
-        request.getfixturevalue("force_unmaterialised")
     assert all(KERNELS[name].is_cheap for name in kernels)
     q, k, v = random_arrays()
     arrays = np.stack([q, q + 3.0, q + 30.0]), k, v[:, :1]
@@ -306,10 +303,3 @@ def test_a_table_of_other_blocks_is_made_anew(n):
     dense = np.triu(np.ones((n, n), bool), 1)
     expected = [[dense[i : i + 8, j : j + 7].any() for j in range(0, n, 7)] for i in range(0, n, 8)]
     np.testing.assert_array_equal(allowed_blocks(), expected)
-
-
-@pytest.mark.parametrize("prior", [None, priors.ExcludeSelf(), ak.Causal(), ak.Window(9, 0)])
-def test_a_prior_that_excludes_blocks_keeps_them_short_in_derivatives(prior):
-    task = Task(ak.Gaussian(0.3), prior, ak.Softmax(), 10_000, 10_000, 1, 1, jnp.dtype("float32"))
-    excludes = isinstance(prior, ak.Causal | ak.Window)
-    assert Blockwise()._block_sizes(task)[0] == ((1000, 1000) if excludes else (2000, 1000))
