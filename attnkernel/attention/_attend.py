@@ -10,10 +10,10 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import require_finite
 from .._core.mesh_axes import vary_alike
-from .._core.tracing import rematerialised
+from .._core.tracing import rematerialised, stop_gradients
 from .._core.validation import require_bool, require_instance
 from ..kernels import Kernel
-from ..methods import Method, SoftmaxState, dense_weights
+from ..methods import Blockwise, Method, SoftmaxState, dense_weights
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._arguments import check_arguments, task_of
@@ -157,39 +157,58 @@ def attention_weights(
 
 
 def _attend_over_batch(
+    *call: Any,
+) -> tuple[Float[Array, "*_batch queries dim_v"], Float[Array, "*_batch queries"]]:
+    r"""Returns $\sum_j w_{ij} v_j / \sum_j w_{ij}$ and the log-mass $\log \sum_j w_{ij}$, along all
+    batch axes. Both are NaN for a query that is not finite. `call`: as for `states_over_batch`.
+    """
+    return _value_and_log_mass(states_over_batch(True, False, *call))
+
+
+@rematerialised
+def _value_and_log_mass(state: SoftmaxState) -> tuple[Array, Array]:
+    """Returns the value and the log-mass of a state."""
+    return state.value, state.log_mass
+
+
+def states_over_batch(
+    with_sink: bool,
+    exact_maximum: bool,
     method: Method,
     batch_size: int | None,
     parts: KernelPriorRule,
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
     v: Float[Array, "*#batch keys dim_v"],
-) -> tuple[Float[Array, "*_batch queries dim_v"], Float[Array, "*_batch queries"]]:
-    r"""Returns $\sum_j w_{ij} v_j / \sum_j w_{ij}$ and the log-mass $\log \sum_j w_{ij}$, along all
-    batch axes: `batch_size` elements of the batch at a time (None: all at once).
+) -> SoftmaxState:
+    """Returns m, Z and T along all batch axes: `batch_size` elements of the batch at a time (None:
+    all at once). All are NaN for a query that is not finite.
 
-    Both are NaN for a query that is not finite.
+    `with_sink`: whether the sums hold the sink of the rule. `exact_maximum`: whether m is the
+    maximum itself, also of `Blockwise`.
     """
 
-    def of_member(parts: KernelPriorRule, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    def of_member(parts: KernelPriorRule, q: Array, k: Array, v: Array) -> SoftmaxState:
         kernel, prior, rule = parts
+        rule = rule if with_sink else rule.without_sink()
         kernel, q, k = kernel.precomputed(q, k)
         q, valid = zero_nonfinite_queries(q)
         state = method.softmax_state(q, k, v, kernel, prior, rule)
-        return _value_and_log_mass(state, valid)
+        if exact_maximum and isinstance(method, Blockwise):
+            constant = stop_gradients((q, k, kernel, prior, rule))
+            state = state.relative_to(method.row_maximum(*constant))
+        return SoftmaxState(
+            jnp.where(valid, state.maximum, jnp.nan),
+            jnp.where(valid, state.mass, jnp.nan),
+            jnp.where(valid[:, None], state.total, jnp.nan),
+        )
 
-    parts = with_shared_prior(method, parts, q, k, v)
-    return map_batch(of_member, batch_size, parts, q, k, v)
-
-
-def with_shared_prior(
-    method: Method, parts: KernelPriorRule, q: Array, k: Array, v: Array
-) -> KernelPriorRule:
-    """Returns the parts; what all members of the batch share of the prior is computed once."""
     kernel, prior, rule = parts
-    if prior is None or has_heads(prior):
-        return parts
-    task = task_of(q, k, v, *map(first_head, parts))
-    return kernel, method.precomputed_prior(prior, task), rule
+    if prior is not None and not has_heads(prior):
+        # what all members of the batch share of the prior is computed once
+        task = task_of(q, k, v, *map(first_head, parts))
+        parts = kernel, method.precomputed_prior(prior, task), rule
+    return map_batch(of_member, batch_size, parts, q, k, v)
 
 
 def _weights_over_batch(
@@ -209,15 +228,6 @@ def _weights_over_batch(
         return jnp.where(valid[:, None], weights, jnp.nan)
 
     return map_batch(of_member, None, parts, q, k)
-
-
-@rematerialised
-def _value_and_log_mass(
-    state: SoftmaxState, valid: Bool[Array, " queries"]
-) -> tuple[Float[Array, "queries dim_v"], Float[Array, " queries"]]:
-    """Returns the value and the log-mass of a state, NaN for queries that are not valid."""
-    value = jnp.where(valid[:, None], state.value, jnp.nan)
-    return value, jnp.where(valid, state.log_mass, jnp.nan)
 
 
 def zero_nonfinite_queries(

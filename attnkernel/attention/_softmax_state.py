@@ -1,19 +1,16 @@
 """The softmax state of attention: what is merged over sets of keys."""
 
-import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
 
-from .._core.tracing import stop_gradients
 from .._core.validation import require_bool
 from ..kernels import Kernel
 from ..methods import Blockwise, Dense, Method, SoftmaxState
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._attend import check_call, with_shared_prior, zero_nonfinite_queries
+from ._attend import check_call, states_over_batch
 from ._auto import Auto
 from ._jit import jit_if_pure
-from ._per_head import KernelPriorRule, PerHead, first_head, map_batch
+from ._per_head import PerHead, first_head
 
 
 def softmax_state(
@@ -74,34 +71,5 @@ def softmax_state(
             f"exact_maximum=True needs method=ak.methods.Dense() or ak.methods.Blockwise(); got "
             f"{type(method).__name__}."
         )
-    parts = (exact_maximum, method, batch_size, parts)
-    return jit_if_pure(_states_over_batch, parts, *arrays)
-
-
-def _states_over_batch(
-    exact_maximum: bool,
-    method: Method,
-    batch_size: int | None,
-    parts: KernelPriorRule,
-    q: Float[Array, "*#batch queries dim_q"],
-    k: Float[Array, "*#batch keys dim_k"],
-    v: Float[Array, "*#batch keys dim_v"],
-) -> SoftmaxState:
-    """Returns m, Z and T along all batch axes; NaN for a query that is not finite."""
-
-    def of_member(parts: KernelPriorRule, q: Array, k: Array, v: Array) -> SoftmaxState:
-        kernel, prior, rule = parts
-        kernel, q, k = kernel.precomputed(q, k)
-        q, valid = zero_nonfinite_queries(q)
-        state = method.softmax_state(q, k, v, kernel, prior, rule.without_sink())
-        if exact_maximum and isinstance(method, Blockwise):
-            constant = stop_gradients((q, k, kernel, prior, rule))
-            state = state.relative_to(method.row_maximum(*constant))
-        return SoftmaxState(
-            jnp.where(valid, state.maximum, jnp.nan),
-            jnp.where(valid, state.mass, jnp.nan),
-            jnp.where(valid[:, None], state.total, jnp.nan),
-        )
-
-    parts = with_shared_prior(method, parts, q, k, v)
-    return map_batch(of_member, batch_size, parts, q, k, v)
+    parts = (False, exact_maximum, method, batch_size, parts)
+    return jit_if_pure(states_over_batch, parts, *arrays)
