@@ -147,7 +147,7 @@ def as_float_dtype(name: str, dtype: Any) -> Any:
 
 def as_float64(name: str, value: Any, expected: str) -> np.ndarray:
     """Returns concrete real numbers in float64; `ValueError` for others and for masked entries."""
-    array = None if np.ma.is_masked(value) else as_numpy_or_none(value)
+    array = as_numpy_or_none(value)
     # V: bfloat16 and the 8-bit floats of JAX
     if array is None or array.dtype.kind not in "fiuV" or not array.size or array.dtype.names:
         raise ValueError(
@@ -164,10 +164,7 @@ def as_integer_array(name: str, numbers: Any, axes: int | None = None) -> Int[Ar
     """
     dtype = jnp.result_type(int)
     is_array = isinstance(numbers, jax.Array)
-    if is_array and not is_concrete(numbers):
-        given = numbers
-    else:
-        given = None if np.ma.is_masked(numbers) else as_numpy_or_none(numbers)
+    given = numbers if is_array and not is_concrete(numbers) else as_numpy_or_none(numbers)
     has_axes = given is not None and axes in (None, given.ndim)
     if given is None or not has_axes or not jnp.issubdtype(given.dtype, jnp.integer):
         got = value_text(numbers)
@@ -186,9 +183,7 @@ def as_integer_array(name: str, numbers: Any, axes: int | None = None) -> Int[Ar
 
 def as_boolean_array(name: str, value: Any, axes: int, expected: str) -> Bool[Array, "..."]:
     """Returns a Boolean array with this number of axes; `expected` is its shape in words."""
-    array = None if np.ma.is_masked(value) else value
-    if not isinstance(array, jax.Array):
-        array = None if array is None else as_numpy_or_none(array)
+    array = value if isinstance(value, jax.Array) else as_numpy_or_none(value)
     if array is None or array.dtype != bool or array.ndim != axes:
         shape = f"{value!r}" if array is None else f"dtype {array.dtype} and shape {array.shape}"
         raise ValueError(f"{name} must be a Boolean array of shape {expected}; got {shape}.")
@@ -310,9 +305,9 @@ def precision_loss(given: np.ndarray, converted: np.ndarray) -> str | None:
 
 def as_numpy_or_none(value: Any) -> np.ndarray | None:
     """Returns the value as a NumPy array; None where it cannot be one, such as rows of
-    different lengths."""
+    different lengths, or has masked entries."""
     try:
-        return np.asarray(value)
+        return None if np.ma.is_masked(value) else np.asarray(value)
     except ValueError:
         return None
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
@@ -99,7 +98,7 @@ def mask_as_prior(
         return None
     shapes = ((queries, keys), (heads, queries, keys))
     if not isinstance(mask, jax.Array):
-        mask = None if np.ma.is_masked(mask) else as_numpy_or_none(mask)
+        mask = as_numpy_or_none(mask)
     if mask is None or mask.dtype.kind not in "biu" or mask.shape not in shapes:
         got = "no array" if mask is None else f"dtype {mask.dtype}, shape {mask.shape}"
         raise ValueError(
