@@ -27,7 +27,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import erfc
-from jaxtyping import Array, Complex, Float, Int
+from jaxtyping import Array, Complex, Float
 
 # Frequencies per dimension, by the number of dimensions. Each is compiled; a call uses the smallest
 # that suffices.
@@ -220,25 +220,15 @@ def _coefficients(scaled: Float[Array, "dim dim"], size: int) -> Float[Array, ".
 
 
 @jax.custom_batching.custom_vmap
-def _max_bits_over_batch(bits: Int[Array, " dim"]) -> Int[Array, " dim"]:
+def _max_over_batch(constant: Float[Array, " dim"]) -> Float[Array, " dim"]:
     """Returns its argument; under `vmap`, the maximum over the batch, without a batch axis.
 
-    `bits`: positive floats whose bit patterns are read as integers.
+    `constant`: numbers without derivatives, of which the rule of `vmap` has none.
     """
-    return bits
+    return constant
 
 
-@_max_bits_over_batch.def_vmap
-def _(size: int, batched: list[bool], bits: Int[Array, "batch dim"]) -> tuple[Array, bool]:
+@_max_over_batch.def_vmap
+def _(size: int, batched: list[bool], constant: Float[Array, "batch dim"]) -> tuple[Array, bool]:
     """Returns the maximum over the batch, and False: the result has no batch axis."""
-    return _max_bits_over_batch(jnp.max(bits, axis=0)), False
-
-
-def _max_over_batch(positive: Float[Array, " dim"]) -> Float[Array, " dim"]:
-    """Returns the maximum over the batch of a `vmap`, without a batch axis and without derivatives.
-
-    `positive`: float64. Its bit patterns, read as integers, have the same order, and integers
-    have no derivatives.
-    """
-    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(positive), jnp.int64)
-    return jax.lax.bitcast_convert_type(_max_bits_over_batch(bits), positive.dtype)
+    return _max_over_batch(jnp.max(constant, axis=0)), False
