@@ -4,8 +4,7 @@ Symbolic sizes are those that `jax.export` traces with, for programs of any size
 `int` for a size of either kind, as the shapes of JAX do.
 """
 
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -30,20 +29,6 @@ def _any_in_batch_vmap(
     """Returns whether any element of `needed` is true, and False: the result has no batch axis.
     JAX calls it under `vmap`, with the batch size and which arguments are batched."""
     return any_in_batch(jnp.any(needed)), False
-
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-
-def rematerialised(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Returns the function; its derivatives save only its arguments, and run it again.
-
-    For functions inside a scan and cheap ones: elsewhere XLA may merge the two runs.
-    """
-    # Twice: JAX inlines a single checkpoint, and moves the constant arrays of the first run out of
-    # the scan around it; XLA then compiles a loop for each of them.
-    return jax.checkpoint(jax.checkpoint(function, prevent_cse=False), prevent_cse=False)
 
 
 NO_SYMBOLIC_SIZES = (

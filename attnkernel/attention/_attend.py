@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import require_finite
 from .._core.mesh_axes import vary_alike
-from .._core.tracing import rematerialised, stop_gradients
+from .._core.tracing import stop_gradients
 from .._core.validation import require_bool, require_instance
 from ..kernels import Kernel
 from ..methods import Blockwise, Method, SoftmaxState, dense_weights
@@ -162,12 +162,7 @@ def _attend_over_batch(
     r"""Returns $\sum_j w_{ij} v_j / \sum_j w_{ij}$ and the log-mass $\log \sum_j w_{ij}$, along all
     batch axes. Both are NaN for a query that is not finite. `call`: as for `states_over_batch`.
     """
-    return _value_and_log_mass(states_over_batch(True, False, *call))
-
-
-@rematerialised
-def _value_and_log_mass(state: SoftmaxState) -> tuple[Array, Array]:
-    """Returns the value and the log-mass of a state."""
+    state = states_over_batch(True, False, *call)
     return state.value, state.log_mass
 
 
@@ -238,8 +233,7 @@ def zero_nonfinite_queries(
     A query that is not finite would void the bounds of its block, and with them other queries.
     """
     valid = jnp.all(jnp.isfinite(q), axis=1)
-    zero_invalid = rematerialised(lambda q, valid: jnp.where(valid[:, None], q, 0.0))
-    return zero_invalid(q, valid), valid
+    return jnp.where(valid[:, None], q, 0.0), valid
 
 
 def _cast_floating_arrays(tree: Any, dtype: Any) -> Any:

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_precision, precise_matmul
 from .._core.mesh_axes import vary_alike
 from .._core.parameters import described
-from .._core.tracing import any_in_batch, is_at_most, rematerialised
+from .._core.tracing import any_in_batch, is_at_most
 from .._core.tuning import MAX_BLOCK_ROWS, MAX_DENSE_PAIRS
 from .._core.validation import as_integer
 from ..kernels import Kernel
@@ -156,7 +156,7 @@ class Blockwise(Method):
         queries, dim = q.shape
         size = self.block_q or even_block_size(queries, MAX_DENSE_PAIRS // k.shape[0])
 
-        @rematerialised
+        @functools.partial(jax.checkpoint, prevent_cse=False)
         def of_block(q: Float[Array, "size dim"]) -> SoftmaxState:
             # twice transposed, so that their cotangents are wide: XLA on CPU is slow with tall ones
             wide_k, wide_v = jax.lax.optimization_barrier((k.T, v.T))
