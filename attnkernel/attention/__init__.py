@@ -4,9 +4,9 @@ from ._arguments import as_order, require_parts, task_of
 from ._attend import (
     attend as attend,
     attention_weights as attention_weights,
+    softmax_state as softmax_state,
     zero_nonfinite_queries,
 )
 from ._auto import Auto as Auto, Selection as Selection, select_method as select_method
 from ._jit import jit_if_pure, with_automatic_axes
 from ._per_head import KernelPriorRule, PerHead as PerHead, batch_shape, first_head, map_batch
-from ._softmax_state import softmax_state as softmax_state

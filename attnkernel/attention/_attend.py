@@ -1,4 +1,7 @@
-"""`attend`: the entry point. Attention and Nadaraya–Watson regression are this call."""
+"""`attend`: the entry point. Attention and Nadaraya–Watson regression are this call.
+
+Beside it are the weights themselves, and the softmax state, which is merged over sets of keys.
+"""
 
 from typing import Any, Literal, overload
 
@@ -13,7 +16,7 @@ from .._core.mesh_axes import vary_alike
 from .._core.tracing import stop_gradients
 from .._core.validation import require_bool, require_instance
 from ..kernels import Kernel
-from ..methods import Blockwise, Method, SoftmaxState, dense_weights
+from ..methods import Blockwise, Dense, Method, SoftmaxState, dense_weights
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._arguments import check_arguments, task_of
@@ -101,14 +104,14 @@ def attend(
     ```
     """
     require_bool("return_log_mass", return_log_mass)
-    dtype, parts, arrays = check_call(q, k, v, kernel, prior, rule, method)
+    dtype, parts, arrays = _check_call(q, k, v, kernel, prior, rule, method)
     value, log_mass = jit_if_pure(_attend_over_batch, parts, *arrays)
     if return_log_mass:
         return value.astype(dtype), log_mass.astype(dtype)
     return value.astype(dtype)
 
 
-def check_call(
+def _check_call(
     q: Any, k: Any, v: Any, kernel: Any, prior: Any, rule: Any, method: Any
 ) -> tuple[Any, tuple[Method, int | None, KernelPriorRule], list[Array]]:
     """Returns the dtype of q, the parts of a call, and its arrays in the dtype of the sum.
@@ -156,17 +159,79 @@ def attention_weights(
     return jit_if_pure(_weights_over_batch, (parts,), *points).astype(queries.dtype)
 
 
+def softmax_state(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    kernel: Kernel | PerHead,
+    prior: Prior | PerHead | None = None,
+    rule: Rule | PerHead = Softmax(),
+    method: Method = Auto(),
+    exact_maximum: bool = False,
+) -> SoftmaxState:
+    r"""The row maximum and the unnormalised sums of attention, without the sink of the rule.
+
+    $$ m_i = \max_j \log w_{ij}, \qquad Z_i = \sum_j e^{-m_i} w_{ij}, \qquad
+       T_i = \sum_j e^{-m_i} w_{ij}\, v_j $$
+
+    States of disjoint sets of keys merge into that of their union: `first.merge(second)`. Then
+    `.value` is T / Z, the result of `attend`, and `.log_mass` is m + log Z, the log-sum-exp. A sink
+    is added once, at the end: `.with_sink(rule.log_sink())`. Positions count the rows of the call;
+    `ak.priors.AtPositions` puts a prior at those of the whole sequence.
+
+    **Arguments:** as for `attend`, and
+
+    - `exact_maximum`: whether m is the maximum itself, which takes another pass of `Blockwise`.
+      Default: no; m is then the maximum for `Dense`, and for other methods log Z or a number near
+      it. Products such as $e^{m} Z$ do not depend on it.
+
+    **Returns:** an `ak.methods.SoftmaxState`, in at least float32: `maximum` and `mass` of shape
+    (*batch, queries), `total` (*batch, queries, dim_v). m is constant to differentiation.
+
+    **Raises:** `ValueError` as `attend`; for an `Entmax`, whose weights depend on all keys at once;
+    and for `exact_maximum` of another method than `Dense` and `Blockwise`.
+
+    **Source:** Milakov and Gimelshein, *Online normalizer calculation for softmax* (2018).
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 6)[:, None]
+    first, second = (
+        ak.attention.softmax_state(x, x[part], x[part], kernel=ak.DotProduct())
+        for part in (slice(0, 2), slice(2, 6))
+    )
+    whole = ak.attend(x, x, x, kernel=ak.DotProduct())
+    assert jnp.allclose(first.merge(second).value, whole, atol=1e-6)
+    ```
+    """
+    require_bool("exact_maximum", exact_maximum)
+    _, (method, batch_size, parts), arrays = _check_call(q, k, v, kernel, prior, rule, method)
+    one = first_head(rule)
+    if one.entmax_exponent is not None:
+        raise ValueError(
+            f"rule must weigh each key by itself, such as ak.Softmax(): the weights of "
+            f"{type(one).__name__} depend on all keys of a query at once."
+        )
+    if exact_maximum and not isinstance(method, Dense | Blockwise):
+        raise ValueError(
+            f"exact_maximum=True needs method=ak.methods.Dense() or ak.methods.Blockwise(); got "
+            f"{type(method).__name__}."
+        )
+    parts = (False, exact_maximum, method, batch_size, parts)
+    return jit_if_pure(_states_over_batch, parts, *arrays)
+
+
 def _attend_over_batch(
     *call: Any,
 ) -> tuple[Float[Array, "*_batch queries dim_v"], Float[Array, "*_batch queries"]]:
     r"""Returns $\sum_j w_{ij} v_j / \sum_j w_{ij}$ and the log-mass $\log \sum_j w_{ij}$, along all
-    batch axes. Both are NaN for a query that is not finite. `call`: as for `states_over_batch`.
+    batch axes. Both are NaN for a query that is not finite. `call`: as for `_states_over_batch`.
     """
-    state = states_over_batch(True, False, *call)
+    state = _states_over_batch(True, False, *call)
     return state.value, state.log_mass
 
 
-def states_over_batch(
+def _states_over_batch(
     with_sink: bool,
     exact_maximum: bool,
     method: Method,
@@ -198,6 +263,8 @@ def states_over_batch(
             jnp.where(valid[:, None], state.total, jnp.nan),
         )
 
+    if 0 in (q.shape[-2], k.shape[-2]):  # methods are asked for at least one pair
+        method = Dense()
     kernel, prior, rule = parts
     if prior is not None and not has_heads(prior):
         # what all members of the batch share of the prior is computed once

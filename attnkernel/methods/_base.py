@@ -100,7 +100,8 @@ class Method(eqx.Module):
     def softmax_state(
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
-        """The state of all keys, for every query, in the dtype of the inputs."""
+        """The state of all keys, for every query, in the dtype of the inputs; there is a query and
+        a key."""
 
 
 def batch_size_within_memory(task: Task) -> int | None:

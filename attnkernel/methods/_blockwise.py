@@ -8,6 +8,8 @@ $$ Z_i = \sum_j e^{s_{ij} - m_i}, \qquad T_i = \sum_j e^{s_{ij} - m_i}\, v_j $$
 
 are plain sums over blocks, and what JAX derives from them is what is wanted, because the results
 T/Z and m + log Z do not depend on m.
+
+The thresholds of an entmax are found by Newton's method, with one pass over the blocks per step.
 """
 
 import functools
@@ -16,7 +18,7 @@ import math
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import as_precision, precise_matmul
 from .._core.mesh_axes import vary_alike
@@ -26,7 +28,7 @@ from .._core.tuning import MAX_BLOCK_ROWS, MAX_DENSE_PAIRS
 from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import Prior, key_mask_of
-from ..rules import Rule
+from ..rules import MassAndSlope, Rule, find_threshold, threshold_sums, threshold_tangent
 from ._base import Keys, Method, Queries, Task, Values, batch_size_within_memory
 from ._blocks import (
     Block,
@@ -44,7 +46,6 @@ from ._blocks import (
     tabulate_blocks,
 )
 from ._dense import Dense
-from ._entmax import row_maxima, thresholds
 from ._softmax_state import SoftmaxState, finite_shift
 
 
@@ -108,16 +109,13 @@ class Blockwise(Method):
     ) -> SoftmaxState:
         queries, keys, width = q.shape[0], k.shape[0], v.shape[1]
         task = Task(kernel, prior, rule, queries, keys, q.shape[1], width, v.dtype)
-        if queries == 0 or keys == 0:
-            state = SoftmaxState.from_log_weights(jnp.zeros((queries, keys), q.dtype), v)
-            return state.with_sink(rule.log_sink())
         if self.block_k is None and _takes_all_keys(task):
             return self._state_of_query_blocks(q, k, v, kernel, rule)
         # the mass is the sum of the values 1
         values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
         sizes = self._block_sizes(task)
         parts = kernel, self.precomputed_prior(prior, task), rule
-        threshold = None if rule.entmax_exponent is None else thresholds(q, k, parts, sizes)
+        threshold = None if rule.entmax_exponent is None else _thresholds(q, k, parts, sizes)
         of_queries = q[:, :0] if threshold is None else threshold[:, None]
         shift, sums = _sums(q, k, values, of_queries, parts, sizes, self.precision)
         state = SoftmaxState(shift, sums[:, -1], sums[:, :-1]).shifted(threshold)
@@ -126,12 +124,10 @@ class Blockwise(Method):
     def row_maximum(
         self, q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> Float[Array, " queries"]:
-        """The highest log-weight of each query, -inf without keys. No rule of sparse weights."""
-        if len(q) == 0 or len(k) == 0:
-            return jnp.full(len(q), -jnp.inf, q.dtype)
+        """The highest log-weight of each query. No rule of sparse weights."""
         task = Task(kernel, prior, rule, len(q), len(k), q.shape[1], 0, q.dtype)
         parts = kernel, self.precomputed_prior(prior, task), rule
-        return row_maxima(q, k, parts, self._block_sizes(task))
+        return _row_maxima(q, k, parts, self._block_sizes(task))
 
     def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
         return tabulate_blocks(prior, task.queries, task.keys, self._block_sizes(task))
@@ -296,3 +292,75 @@ def _weighted_sums(
     # the mass is a sum: a matrix product with one column more than 2ⁿ is much slower
     mass = jnp.sum(weights, axis=1, keepdims=True)
     return jnp.concatenate([precise_matmul(weights, wide[:-1].T, precision), mass], axis=1)
+
+
+@eqx.filter_custom_jvp
+def _thresholds(
+    q: Queries, k: Keys, parts: Parts, sizes: tuple[int, int]
+) -> Float[Array, " queries"]:
+    """Returns the threshold λ of each query, which makes its entmax weights sum to 1.
+
+    `parts`: the kernel, prior and rule. `sizes`: the number of queries and of keys of a block.
+    """
+    highest = _row_maxima(q, k, parts, sizes)
+    assert parts[2].entmax_exponent is not None
+    return find_threshold(
+        lambda threshold: _mass_and_slope(q, k, threshold, parts, sizes),
+        highest,
+        parts[2].entmax_exponent,
+    )
+
+
+@_thresholds.def_jvp
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    """Returns the thresholds, and their tangent by the implicit function theorem."""
+    threshold = _thresholds(*primals)
+
+    def sums(q: Array, k: Array, parts: Parts, sizes: tuple[int, int]) -> MassAndSlope:
+        return _mass_and_slope(q, k, threshold, parts, sizes)
+
+    slope = jvp_with_constants(lambda *primals: sums(*primals)[0], primals, tangents)
+    return threshold, threshold_tangent(sums(*primals), slope)
+
+
+def _row_maxima(
+    q: Queries, k: Keys, parts: Parts, sizes: tuple[int, int]
+) -> Float[Array, " queries"]:
+    """Returns the highest scaled score of each query, log π included; -inf if it sees no key."""
+    rows, columns = split_blocks(q, q[:, :0], sizes[0]), split_blocks(k, k[:, :0], sizes[1])
+
+    def needs(bound: Array, _: Array, highest: Array) -> Bool[Array, ""]:
+        return ~(bound <= jnp.min(highest))
+
+    def add(row: Block, column: Block, _: Array, highest: Array) -> Array:
+        scores = block_log_weights(row, column, parts, k.shape[0])
+        return jnp.maximum(highest, jnp.max(scores, axis=1))
+
+    lowest = jnp.full(sizes[0], -jnp.inf, q.dtype)
+    unused = jnp.zeros((rows.low.shape[0], sizes[0]), q.dtype)
+    return fold_blocks(rows, columns, unused, lowest, parts, needs, add)[: q.shape[0]]
+
+
+def _mass_and_slope(
+    q: Queries, k: Keys, threshold: Float[Array, " queries"], parts: Parts, sizes: tuple[int, int]
+) -> MassAndSlope:
+    """Returns S(λ) and −dS/dλ of each query, where S is the sum of its entmax weights.
+
+    `threshold`: λ. `parts`: the kernel, prior and rule. `sizes`: queries and keys of a block.
+    """
+    rows, columns = split_blocks(q, q[:, :0], sizes[0]), split_blocks(k, k[:, :0], sizes[1])
+    exponent = parts[2].entmax_exponent
+    assert exponent is not None
+
+    def needs(bound: Array, threshold: Array, _: Array) -> Bool[Array, ""]:
+        return ~(bound <= jnp.min(threshold) - exponent)
+
+    def add(row: Block, column: Block, threshold: Array, sums: Array) -> Array:
+        scores = block_log_weights(row, column, parts, k.shape[0])
+        return sums + jnp.stack(threshold_sums(scores - threshold[:, None], exponent), axis=1)
+
+    start = jnp.zeros((sizes[0], 2), q.dtype)
+    # rows of padding weigh nothing
+    thresholds = split_numbers(threshold, sizes[0], jnp.finfo(threshold.dtype).max)
+    sums = fold_blocks(rows, columns, thresholds, start, parts, needs, add)[: q.shape[0]]
+    return sums[:, 0], sums[:, 1]

@@ -20,7 +20,6 @@ from ..kernels import Gaussian, Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Keys, Method, Parts, Queries, Task, Values, mask_unsupported_reason
-from ._blockwise import Blockwise
 from ._certified import Standardised, WeightedPowerMeans
 from ._fallback import recompute_exactly
 from ._nufft import MAX_DEGREE, convolve
@@ -98,8 +97,6 @@ class Fourier(Method):
     def softmax_state(
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
-        if q.shape[0] == 0 or k.shape[0] == 0:
-            return Blockwise().softmax_state(q, k, v, kernel, prior, rule)
         if v.dtype != jnp.float64:
             # the quotient of total and mass is taken in float64: as mass 1, and its log as maximum
             def normalised(*arguments: Any) -> tuple[Array, Array, Array]:

@@ -19,7 +19,7 @@ from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._blocks import jvp_with_constants
-from ._blockwise import Blockwise, sums_at_shift
+from ._blockwise import sums_at_shift
 from ._half_precision import HALF_DTYPES, bias_columns, sums_by_cudnn, sums_by_splash
 from ._softmax_state import SoftmaxState
 
@@ -138,8 +138,6 @@ class Fused(Method):
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         assert isinstance(rule, Softmax)  # as unsupported_reason says
-        if len(q) == 0 or len(k) == 0:
-            return Blockwise().softmax_state(q, k, v, kernel, prior, rule)
         parts = (kernel, prior, rule)
         if self.platform == "cuda":
             shift, sums = sums_by_cudnn(q, k, v, parts, self.dtype)

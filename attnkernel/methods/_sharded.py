@@ -132,8 +132,6 @@ class Sharded(Method):
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         queries, keys = len(q), len(k)
-        if queries == 0 or keys == 0:
-            return self.inner.softmax_state(q, k, v, kernel, prior, rule)
         # arrays are arguments, for a function over a mesh closes over none
         parts = self.inner, kernel, prior, rule.without_sink()
         arrays, rest = eqx.partition(parts, eqx.is_array)

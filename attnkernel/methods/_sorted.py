@@ -3,7 +3,7 @@ r"""Sorted keys in one dimension: O((n + m) log n), to the last digit.
 The keys within reach of a query are an interval of the sorted keys, and the sum over an interval
 is put together from running sums. Prefix sums of the powers of k, by which this is done since Fan
 and Marron (*Fast implementations of nonparametric curve estimators*, 1994), lose digits wherever
-the range of x is many lengthscales, or x is far from 0; those of `_segmented_scan` do not.
+the range of x is many lengthscales, or x is far from 0; those of `_sorted_sums` do not.
 """
 
 import jax
@@ -74,15 +74,14 @@ class Sorted(Method):
         mask = key_mask_of(prior)
         assert isinstance(kernel, Radial)
         assert isinstance(rule, Softmax)
-        if q.shape[0] == 0 or k.shape[0] == 0:
-            state = SoftmaxState.from_log_weights(jnp.zeros((q.shape[0], k.shape[0]), q.dtype), v)
-            return state.with_sink(rule.log_sink())
         hidden = jnp.zeros(len(k), bool) if mask.allowed is None else ~mask.allowed
         # hidden keys come last, as copies of the greatest visible key, with weight 0
         q_fixed, k_fixed = jax.lax.stop_gradient((q[:, 0], k[:, 0]))
         sort_by = jnp.where(hidden, jnp.inf, k_fixed)
         order = jnp.argsort(sort_by)
-        if len(q) == len(k):  # often the same rows, whose order is known then
+        # often the same rows, whose order is known then: a sort is 1.0 ms, all sums of Laplace with
+        # one sort 1.5 ms for 5000 rows
+        if len(q) == len(k):
             same = jnp.array_equal(q_fixed, sort_by)
             rank = jax.lax.cond(same, lambda: order, lambda: jnp.argsort(q_fixed))
         else:

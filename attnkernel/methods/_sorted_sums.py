@@ -9,12 +9,17 @@ over a piece of a side, with z that of its last key, about which the moments are
 terms of one sign, for v = 1. The signs of p itself cost a digit at most: the absolute terms of
 $z^s (2 - z)^s$ add up to $z^s (2 + z)^s$, which is $3^s$ times as much at z = 1 and less before.
 Derivatives in the query and the lengthscale are those of the polynomial, the moments constant.
+
+Running sums never subtract: the difference of two prefix sums loses the digits that they share.
+They restart at each cell, and an interval is the union of pieces of cells. For positive values all
+terms are positive.
 """
 
+import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +28,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.mesh_axes import vary_alike
-from ._segmented_scan import Cells, prefix_scan, running_moments, running_sums
 from ._softmax_state import SoftmaxState
 
+Tree = TypeVar("Tree")
 Index = Int[Array, " queries"]
 
 
@@ -65,10 +70,8 @@ def compact_sums(
     start = jnp.stack([right, keys - left])
     stop = jnp.stack([reach[1], keys - reach[0]])
 
-    def of_side(q: Array, k: Array, values: Array, start: Array, stop: Array) -> Array:
-        return _interval_sums(q, k, values, line.scale, (start, stop), coefficients)
-
-    sums = jnp.sum(jax.vmap(of_side)(*_mirrored(line), start, stop), axis=0)
+    of_side = functools.partial(_interval_sums, coefficients, line.scale)
+    sums = jnp.sum(jax.vmap(of_side)(*_mirrored(line), (start, stop)), axis=0)
     if cusp:
         sums = sums + _tie_sums(line)
     if line.own is not None:
@@ -92,7 +95,7 @@ def laplace_sums(line: Line, temperature: ArrayLike) -> SoftmaxState:
 
     def of_side(q: Array, k: Array, values: Array, start: Array) -> SoftmaxState:
         steps = jnp.append(k[1:] - k[:-1], 0.0)[::-1]
-        sums = prefix_scan(merge, (jnp.exp(-steps * scale), values[:, ::-1]))[1][:, ::-1]
+        sums = _prefix_scan(merge, (jnp.exp(-steps * scale), values[:, ::-1]))[1][:, ::-1]
         some, nearest = start <= most, jnp.minimum(start, most)
         sums = jnp.where(some[None, :], sums[:, nearest], 0.0)
         r = jnp.where(some, k[nearest] - q, 0.0) * scale
@@ -132,12 +135,12 @@ def _nan_where_own_is_inside(
 
 
 def _interval_sums(
+    coefficients: tuple[float, ...],
+    scale: Float[Array, ""],
     q: Float[Array, " queries"],
     k: Float[Array, " keys"],
     values: Float[Array, "width keys"],
-    scale: Float[Array, ""],
     interval: tuple[Index, Index],
-    coefficients: tuple[float, ...],
 ) -> Float[Array, "width queries"]:
     r"""Returns $\sum_j K(q_i, k_j)\, v_j$ over an interval of sorted keys, none below $q_i$.
 
@@ -148,11 +151,11 @@ def _interval_sums(
     most one full cell, and the beginning of another; or the end or beginning of a single cell.
     """
     degree, unit = len(coefficients) - 1, jax.lax.stop_gradient(scale)
-    cells = Cells.of_width_below(jax.lax.stop_gradient(k), unit)
+    cells = _Cells.of_width_below(jax.lax.stop_gradient(k), unit)
     distance = (k[cells.last] - k) * unit
     powers = jnp.stack([distance**a for a in range(degree + 1)])
-    to_end = running_sums(cells, powers[:, None, :] * values[None], reverse=True)
-    from_start = running_moments(cells, k, unit, values, degree)
+    to_end = _running_sums(cells, powers[:, None, :] * values[None], reverse=True)
+    from_start = _running_moments(cells, k, unit, values, degree)
 
     most, some = len(k) - 1, interval[0] < interval[1]
     start, last = jnp.minimum(interval[0], most), jnp.maximum(interval[1] - 1, 0)
@@ -195,8 +198,8 @@ def _taylor_factors(
 
 def _tie_sums(line: Line) -> Float[Array, "width queries"]:
     """Returns the sum of the values of the keys equal to each query, without its excluded key."""
-    groups, most = Cells.of_equal(jax.lax.stop_gradient(line.k)), len(line.k) - 1
-    to_end = running_sums(groups, line.values, reverse=True)
+    groups, most = _Cells.of_equal(jax.lax.stop_gradient(line.k)), len(line.k) - 1
+    to_end = _running_sums(groups, line.values, reverse=True)
     below, upto, own = line.below, line.upto, line.own
 
     def taken(sums: Array, at: Index, used: Array) -> Array:
@@ -204,7 +207,7 @@ def _tie_sums(line: Line) -> Float[Array, "width queries"]:
 
     if own is None:
         return taken(to_end, below, below < upto)
-    from_start = running_sums(groups, line.values)
+    from_start = _running_sums(groups, line.values)
     first = jnp.where(line.own_is_tie, own + 1, below)  # all, where ours is not among them
     return taken(to_end, first, first < upto) + taken(
         from_start, own - 1, line.own_is_tie & (own > below)
@@ -232,3 +235,129 @@ def bisect_first_false(
     bounds = jnp.zeros(len(queries), int), jnp.full(len(queries), number)
     bounds = vary_alike(bounds, keys, queries)
     return jax.lax.fori_loop(0, number.bit_length(), halve, bounds)[0]
+
+
+def _prefix_scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
+    """Returns the running results of an associative `merge`, along the last axis of each leaf.
+
+    Rows of √n elements are scanned side by side; then each merges the total of the rows before it.
+    """
+    n = jax.tree.leaves(elements)[0].shape[-1]
+    # gradient of `Sorted` with `Epanechnikov`, one loop → two: 20 000 rows 53 → 19 ms, 200 000 rows
+    # 641 → 319 ms; values are as fast. Two compile 1 to 2.5 s longer
+    length = math.isqrt(n) if n > 1024 else n
+    rows = -(-n // length)
+
+    def cut(leaf: Array) -> Array:
+        pad = ((0, 0),) * (leaf.ndim - 1) + ((0, rows * length - n),)
+        leaf = jnp.pad(leaf, pad, mode="edge").reshape(*leaf.shape[:-1], rows, length)
+        return jnp.moveaxis(leaf, -1, 0)
+
+    def step(state: Tree, element: Tree) -> tuple[Tree, Tree]:
+        state = merge(state, element)
+        return state, state
+
+    columns = jax.tree.map(cut, vary_alike(elements))
+    first = jax.tree.map(lambda leaf: leaf[0], columns)
+    last, others = jax.lax.scan(step, first, jax.tree.map(lambda leaf: leaf[1:], columns))
+    out = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
+    if rows > 1:
+        before = jax.tree.map(lambda leaf: leaf[..., :-1], _prefix_scan(merge, last))
+        later = jax.tree.map(lambda leaf: leaf[..., 1:], out)
+        later = jax.vmap(merge, in_axes=(None, 0))(before, later)
+        out = jax.tree.map(lambda a, b: jnp.concatenate([a[..., :1], b], axis=-1), out, later)
+    return jax.tree.map(
+        lambda leaf: jnp.moveaxis(leaf, 0, -1).reshape(*leaf.shape[1:-1], -1)[..., :n], out
+    )
+
+
+class _Cells(NamedTuple):
+    """Sorted points in consecutive cells: whether each starts one; its cell's first and last."""
+
+    starts: Bool[Array, " n"]
+    first: Int[Array, " n"]
+    last: Int[Array, " n"]
+
+    @classmethod
+    def from_starts(cls, starts: Bool[Array, " n"]) -> "_Cells":
+        n = len(starts)
+        index = jnp.arange(n)
+        ends = jnp.append(starts[1:], True)
+        first = _prefix_scan(jnp.maximum, jnp.where(starts, index, 0))
+        last = _prefix_scan(jnp.minimum, jnp.where(ends, index, n - 1)[::-1])[::-1]
+        return cls(starts, first, last)
+
+    @classmethod
+    def of_equal(cls, points: Float[Array, " n"]) -> "_Cells":
+        """Cells of points that coincide."""
+        return cls.from_starts(jnp.concatenate([jnp.ones(1, bool), points[1:] != points[:-1]]))
+
+    @classmethod
+    def of_width_below(cls, points: Float[Array, " n"], scale: Float[Array, ""]) -> "_Cells":
+        """Cells of a width between 0.66 and 0.999 in units of 1/scale.
+
+        The width is a power of two, or three quarters of one, so that the cell of a point is found
+        without rounding, wherever the points lie.
+        """
+        mantissa, exponent = jnp.frexp((1.0 - 1e-3) / scale)
+        quarters = jnp.floor(jnp.ldexp(points, 2 - exponent))  # of the power of two
+        cell = jnp.floor(quarters / jnp.where(mantissa < 0.75, 2.0, 3.0))
+        # where the number of a cell overflows, distinct points are further apart than its width
+        apart = (cell[1:] != cell[:-1]) | ((points[1:] - points[:-1]) * scale >= 1.0)
+        return cls.from_starts(jnp.concatenate([jnp.ones(1, bool), apart]))
+
+
+class _State(NamedTuple):
+    starts: Bool[Array, " n"]
+    at: Float[Array, " n"]
+    moments: list[Float[Array, "width n"]]
+
+
+def _running_moments(
+    cells: _Cells,
+    points: Float[Array, " n"],
+    scale: Float[Array, ""],
+    values: Float[Array, "width n"],
+    degree: int,
+) -> Float[Array, "degrees width n"]:
+    r"""For each point i and for a from 0 to `degree`, over $j \le i$ in the cell of i:
+
+    $$ \sum_j \big(c\, (p_i - p_j)\big)^a\, v_j, \qquad c = \mathrm{scale} $$
+
+    Shifting them by δ ≥ 0 only adds: $(t + \delta)^a$ has no negative term.
+    """
+
+    def merge(ours: _State, theirs: _State) -> _State:
+        step = jnp.where(theirs.starts, 0.0, (theirs.at - ours.at) * scale)[None, :]
+        moments = ours.moments
+        for a in range(degree):  # Pascal's triangle, a line at a time
+            moved = [x + step * y for x, y in zip(moments[a + 1 :], moments[a:-1], strict=True)]
+            moments = [*moments[: a + 1], *moved]
+        moments = [
+            jnp.where(theirs.starts[None, :], new, old + new)
+            for old, new in zip(moments, theirs.moments, strict=True)
+        ]
+        return _State(ours.starts | theirs.starts, theirs.at, moments)
+
+    zero = jnp.zeros_like(values)
+    return jnp.stack(
+        _prefix_scan(merge, _State(cells.starts, points, [values] + [zero] * degree)).moments
+    )
+
+
+def _running_sums(
+    cells: _Cells, values: Float[Array, "*width n"], reverse: bool = False
+) -> Float[Array, "*width n"]:
+    """Returns for each point the sum of its value and of those before it in the same cell.
+
+    `reverse`: whether to add the values after each point to its own, instead of those before.
+    """
+
+    def merge(ours: tuple[Array, Array], theirs: tuple[Array, Array]) -> tuple[Array, Array]:
+        (ours_starts, old), (starts, new) = ours, theirs
+        return ours_starts | starts, jnp.where(starts[None, :], new, old + new)
+
+    starts = jnp.append(cells.starts[1:], True) if reverse else cells.starts
+    flip = functools.partial(jnp.flip, axis=-1) if reverse else lambda leaf: leaf
+    flat = values.reshape(-1, values.shape[-1])
+    return flip(_prefix_scan(merge, (flip(starts), flip(flat)))[1]).reshape(values.shape)

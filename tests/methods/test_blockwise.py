@@ -256,3 +256,10 @@ def test_what_is_shown_and_refused():
     assert repr(Blockwise(8, precision="default")) == "Blockwise(block_q=8, precision='default')"
     for make in (Dense, Blockwise, ak.DotProduct):
         assert_raises(r"precision must be .*'highest'; got 'lowest'", make, precision="lowest")
+
+
+def test_no_keys_beside_a_prior():
+    x = np.ones((3, 1), np.float32)
+    prior = ak.priors.HeldOut(np.zeros(0, bool))
+    out = ak.attend(x, x[:0], x[:0], kernel=ak.Gaussian(0.3), prior=prior, method=Blockwise())
+    np.testing.assert_array_equal(out, 0.0)
