@@ -118,10 +118,10 @@ def _tangents_by_matrices(primals: list, tangents: list) -> Float[Array, "querie
     multiplied out into products of matrices, with u the points in lengthscales.
     `primals` are q, k, 1/ℓ, and A of the metric AᵀA or None; `tangents` are theirs."""
     q, k, *scale = primals
-    centred = functools.partial(_centre_and_scale, centre=_box_centre(k))
+    centre = _box_centre(k)
 
-    def in_units(points: Array, inverse: Array, factor: Array | None) -> Array:
-        return centred(points, inverse=inverse, factor=factor)
+    def in_units(points: Array, *scale: Any) -> Array:
+        return _centre_and_scale(points, centre, *scale)
 
     a, a_dot = jax.jvp(in_units, (q, *scale), (tangents[0], *tangents[2:]))
     b, b_dot = jax.jvp(in_units, (k, *scale), tuple(tangents[1:]))

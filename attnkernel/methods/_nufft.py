@@ -19,7 +19,9 @@ Powers of k and q are never formed: nothing cancels where ℓ is short against t
 
 import functools
 import importlib.util
+import itertools
 import math
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -70,15 +72,10 @@ def convolve(
     heaviest = jax.lax.stop_gradient(jnp.maximum(1.0, jnp.max(jnp.abs(columns))))
     # non-finite points are moved to the centre: their queries are not certified
     known_q, known_k = (jnp.all(jnp.isfinite(points), axis=1) for points in (q, k))
-    both = jnp.concatenate([q, k])
+    both = jax.lax.stop_gradient(jnp.concatenate([q, k]))
     both_known = jnp.concatenate([known_q, known_k])[:, None]
-    low, high = (
-        jax.lax.stop_gradient(edge)
-        for edge in (
-            jnp.min(both, axis=0, initial=jnp.inf, where=both_known),
-            jnp.max(both, axis=0, initial=-jnp.inf, where=both_known),
-        )
-    )
+    low = jnp.min(both, axis=0, initial=jnp.inf, where=both_known)
+    high = jnp.max(both, axis=0, initial=-jnp.inf, where=both_known)
     middle = jnp.where(low <= high, 0.5 * low + 0.5 * high, 0.0)
     extent = jnp.maximum(high - low, 0.0)
     constant = jax.lax.stop_gradient(covariance)
@@ -103,26 +100,19 @@ def convolve(
     packed = jax.lax.complex(columns[:, ::2], columns[:, 1::2]).T
     scaled = spacing[:, None] * covariance * spacing[None, :]
 
-    def transform_on_grid(size: int):
-        def transform(
-            q: Array, k: Array, packed: Array, scaled: Array
-        ) -> tuple[Complex[Array, "degrees pairs queries"], Float[Array, "degrees pairs"]]:
-            nufft1, nufft2 = _transforms()
-            modes = nufft1((size,) * dim, packed, *k.T, iflag=-1, eps=accuracy)
-            modes = modes * _coefficients(scaled, size)[None]
-            modes = modes[None] if degree == 0 else _moment_modes(modes, scaled, degree)
-            flat = modes.reshape(-1, *(size,) * dim)
-            sums = nufft2(flat, *q.T, iflag=1, eps=accuracy).reshape(degree + 1, -1, q.shape[0])
-            size_of_modes = jax.lax.stop_gradient(
-                jnp.sum(jnp.abs(modes), axis=tuple(range(2, dim + 2)))
-            )
-            return sums, size_of_modes
+    def transform(
+        size: int, q: Array, k: Array, packed: Array, scaled: Array
+    ) -> tuple[Complex[Array, "degrees pairs queries"], Float[Array, "degrees pairs"]]:
+        nufft1, nufft2 = _transforms()
+        modes = nufft1((size,) * dim, packed, *k.T, iflag=-1, eps=accuracy)
+        modes = modes * _coefficients(scaled, size)[None]
+        modes = modes[None] if degree == 0 else _moment_modes(modes, scaled, degree)
+        flat = modes.reshape(-1, *(size,) * dim)
+        sums = nufft2(flat, *q.T, iflag=1, eps=accuracy).reshape(degree + 1, -1, q.shape[0])
+        return sums, jnp.sum(jnp.abs(jax.lax.stop_gradient(modes)), axis=tuple(range(2, dim + 2)))
 
-        return transform
-
-    sums, size_of_modes = jax.lax.switch(
-        level, [transform_on_grid(size) for size in sizes], phase_q, phase_k, packed, scaled
-    )
+    on_grids = [functools.partial(transform, size) for size in sizes]
+    sums, size_of_modes = jax.lax.switch(level, on_grids, phase_q, phase_k, packed, scaled)
     out = jnp.stack([sums.real, sums.imag], axis=2).reshape(degree + 1, -1, len(q))
     out = out[:, :width].swapaxes(1, 2)
 
@@ -208,13 +198,9 @@ def _coefficients(scaled: Float[Array, "dim dim"], size: int) -> Float[Array, ".
     dim = len(scaled)
     m = jnp.arange(-(size // 2), (size + 1) // 2).astype(scaled.dtype)
     axes = [m.reshape((1,) * c + (-1,) + (1,) * (dim - 1 - c)) for c in range(dim)]
-    form = jnp.zeros((size,) * dim, scaled.dtype)
-    for c in range(dim):
-        for e in range(c, dim):
-            form = form + (1.0 if c == e else 2.0) * scaled[c, e] * (axes[c] * axes[e])
-    partner = jnp.ones((size,) * dim, bool)
-    for c in range(dim):
-        partner = partner & (axes[c] > -size / 2)
+    pairs = itertools.product(range(dim), repeat=2)
+    form = sum(scaled[c, e] * (axes[c] * axes[e]) for c, e in pairs)
+    partner = functools.reduce(operator.and_, (axis > -size / 2 for axis in axes))
     weights = jnp.exp(-0.5 * form) * jnp.sqrt(jnp.linalg.det(scaled) / (2 * jnp.pi) ** dim)
     return jnp.where(partner, weights, 0.0)
 

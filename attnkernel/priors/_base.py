@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.validation import require_instance, require_shape
@@ -35,11 +34,6 @@ class PositionBlock(NamedTuple):
     i_high: Int[Array, ""]
     j_low: Int[Array, ""]
     j_high: Int[Array, ""]
-
-    def shifted(self, queries: ArrayLike, keys: ArrayLike) -> "PositionBlock":
-        """The block with all i plus one number, and all j plus another."""
-        i_low, i_high, j_low, j_high = self
-        return PositionBlock(i_low + queries, i_high + queries, j_low + keys, j_high + keys)
 
     def distance_range(self) -> tuple[Int[Array, ""], Int[Array, ""]]:
         """The least and the greatest |i − j|."""
