@@ -3,13 +3,13 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, require_finite
 from .._core.validation import require_instance
-from ..attention import PerHead, attend
+from ..attention import PerHead, softmax_state
+from ..methods import SoftmaxState
 from ..priors import Prior
 from ..rules import Softmax
 from ._cache import KVCache
@@ -108,18 +108,14 @@ class PersistentMemory(CachedLayer):
         """Returns the output of heads that attend to keys, which the prior may hide, and memory."""
         module = self.attention
         q, k, v = (part.swapaxes(0, 1) for part in (q, k, v))
-        parts = {"kernel": module.kernel, "method": module.method, "return_log_mass": True}
-        seen, log_mass = attend(q, k, v, prior=prior, rule=module.rule, **parts)
+        parts = {"kernel": module.kernel, "rule": module.rule, "method": module.method}
         p, u = (part.astype(q.dtype).swapaxes(0, 1) for part in (self.keys, self.values))
-        kept, log_kept = attend(q, p, u, rule=self._rule_of_memory(), **parts)
-        share = jax.nn.sigmoid(log_kept - log_mass)[..., None]  # of the memory, in the mass
-        merged = (1 - share) * seen + share * kept
+        states = softmax_state(q, k, v, prior=prior, **parts), softmax_state(q, p, u, **parts)
+        merged = _merged_value(*states, getattr(module.rule, "stack", module.rule).log_sink())
         return module._output(merged.swapaxes(0, 1).astype(q.dtype))
 
-    def _rule_of_memory(self) -> Any:
-        """Returns the rule, or each of a `PerHead`, without its sink, which the other sum has."""
-        rule = self.attention.rule
-        if not isinstance(rule, PerHead):
-            return rule.without_sink()
-        stack: Any = rule.stack
-        return PerHead(stack.without_sink(), rule.axes)
+
+@eqx.filter_jit
+def _merged_value(first: SoftmaxState, second: SoftmaxState, log_sink: Array | None) -> Array:
+    """Returns the values of two disjoint sets of keys and a sink together."""
+    return first.merge(second).with_sink(log_sink).value
