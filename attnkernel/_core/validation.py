@@ -27,17 +27,16 @@ def require_shape(
     return result
 
 
-def require_positive(
-    name: str,
-    value: ArrayLike,
-    hint: str = "It is a distance in the units of x: try a tenth of the range of x.",
-) -> None:
+def require_positive(name: str, value: ArrayLike) -> None:
     """Raises `ValueError` unless every entry is finite and above zero."""
     if not is_concrete(value):
         return
     array = as_float64(name, value, "a positive real number")
     if not np.all(np.isfinite(array) & (array > 0)):
-        raise ValueError(f"{name} must be positive and finite; got {array.tolist()}. {hint}")
+        raise ValueError(
+            f"{name} must be positive and finite; got {array.tolist()}. It is a distance in the "
+            f"units of x: try a tenth of the range of x."
+        )
 
 
 def as_integer(name: str, value: Any, minimum: int, hint: str = "") -> int:

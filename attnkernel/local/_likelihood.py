@@ -88,42 +88,38 @@ def _fit_likelihoods(
 
     def fit_chunk(windows: Windows) -> LikelihoodFit:
         deficient, extrapolates = windows.support()
-        problems = _Problems(windows, family, deficient)
-        constant, constant_v = stop_gradients((problems, v))
-        found = constant.map(lambda problem: maximise(problem.expand, problem.centre), constant_v)
+        parts = windows, family, deficient
+        search = lambda problem: maximise(problem.expand, problem.centre)  # noqa: E731
+        found = _map_problems(search, *stop_gradients((parts, v)))
         # derivatives read the maximum, and do not repeat the search
         found = checkpoint_name(found, MAXIMUM)
         refine = lambda problem, maximum: with_derivatives(problem.gradient, maximum)  # noqa: E731
-        beta = windows.coefficients(problems.map(refine, v, found))
+        beta = windows.coefficients(_map_problems(refine, parts, v, found))
         return LikelihoodFit(beta, windows.empty, deficient, extrapolates)
 
     policy = jax.checkpoint_policies.save_only_these_names(MAXIMUM)
     return map_windows(fit_chunk, polynomial, q, k, width=v.shape[1], policy=policy)
 
 
-class _Problems(NamedTuple):
-    """The penalised local log-likelihoods of the queries of a chunk."""
+def _map_problems(
+    function: Callable[..., Any], parts: tuple[Windows, Family, Array], v: Values, *others: Any
+) -> Any:
+    """Returns `function(problem, *others)` for each query of a chunk and each column of labels.
 
-    windows: Windows
-    family: Family
-    deficient: Bool[Array, " queries"]
+    `parts`: the windows of the queries, the family, and which queries are rank-deficient. The
+    arrays of `others` and of the result have the leading axes (queries, dim_v).
+    """
+    windows, family, deficient = parts
+    pairs = windows.basis.pairs()
 
-    def map(self, function: Callable[..., Any], v: Values, *others: Any) -> Any:
-        """Returns `function(problem, *others)` for each query and column of labels.
+    def at_query(weights: Array, products: Array, deficient: Array, *others: Any) -> Any:
+        def at_label(labels: Array, *others: Any) -> Any:
+            problem = _Problem.of(family, pairs, weights, products, labels, deficient)
+            return function(problem, *others)
 
-        The arrays of `others` and of the result have the leading axes (queries, dim_v).
-        """
-        windows = self.windows
-        pairs = windows.basis.pairs()
+        return jax.vmap(at_label, in_axes=(1, *(0,) * len(others)))(v, *others)
 
-        def at_query(weights: Array, products: Array, deficient: Array, *others: Any) -> Any:
-            def at_label(labels: Array, *others: Any) -> Any:
-                parts = self.family, pairs, weights, products, labels
-                return function(_Problem.of(*parts, deficient), *others)
-
-            return jax.vmap(at_label, in_axes=(1, *(0,) * len(others)))(v, *others)
-
-        return jax.vmap(at_query)(windows.weights, windows.products, self.deficient, *others)
+    return jax.vmap(at_query)(windows.weights, windows.products, deficient, *others)
 
 
 class _Problem(NamedTuple):
