@@ -155,6 +155,7 @@ class Blockwise(Method):
         @functools.partial(jax.checkpoint, prevent_cse=False)
         def of_block(q: Float[Array, "size dim"]) -> SoftmaxState:
             # twice transposed, so that their cotangents are wide: XLA on CPU is slow with tall ones
+            # (gradient of 8 heads x 2048 x 32: 413 ms instead of 244)
             wide_k, wide_v = jax.lax.optimization_barrier((k.T, v.T))
             dense = Dense(precision=self.precision)
             return dense.softmax_state(q, wide_k.T, wide_v.T, kernel, None, rule)
@@ -285,13 +286,7 @@ def _weighted_sums(
 ) -> Float[Array, "rows width"]:
     """Returns Σ exp(s − shift) v for a block; `values` has a column per key, its last row is 1."""
     weights = jnp.exp(scores - finite_shift(shift)[:, None])
-    # the right factor is wide, and so is its cotangent: XLA on CPU is slow with tall ones
-    wide = jax.lax.optimization_barrier(values)
-    if len(values) <= 2:
-        return precise_matmul(weights, wide.T, precision)
-    # the mass is a sum: a matrix product with one column more than 2ⁿ is much slower
-    mass = jnp.sum(weights, axis=1, keepdims=True)
-    return jnp.concatenate([precise_matmul(weights, wide[:-1].T, precision), mass], axis=1)
+    return precise_matmul(weights, values.T, precision)
 
 
 @eqx.filter_custom_jvp

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -194,11 +193,6 @@ class Segments(_WithPositions, Mask):
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.queries[i] == self.keys[j]
-
-    def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
-        # read once per row: XLA would gather two numbers for each pair
-        a, b = jax.lax.optimization_barrier((self.queries[i], self.keys[j]))
-        return jnp.where(a[:, None] == b[None, :], scores, -jnp.inf)
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         low_q, high_q, low_k, high_k = self.ranges(block)
