@@ -111,7 +111,8 @@ class PersistentMemory(CachedLayer):
         parts = {"kernel": module.kernel, "rule": module.rule, "method": module.method}
         p, u = (part.astype(q.dtype).swapaxes(0, 1) for part in (self.keys, self.values))
         states = softmax_state(q, k, v, prior=prior, **parts), softmax_state(q, p, u, **parts)
-        merged = _merged_value(*states, getattr(module.rule, "stack", module.rule).log_sink())
+        one: Any = getattr(module.rule, "stack", module.rule)
+        merged = _merged_value(*states, one.log_sink())
         return module._output(merged.swapaxes(0, 1).astype(q.dtype))
 
 

@@ -12,9 +12,9 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_473, "experiments": 13_148, "tests": 21_379}
-FILES = 178
-MODULE_NUMBERS = 58
+CODE_LINES = {"attnkernel": 18_215, "experiments": 13_654, "tests": 21_353}
+FILES = 173
+MODULE_NUMBERS = 53
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
