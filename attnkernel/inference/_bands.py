@@ -216,10 +216,10 @@ def compute_linear_bands(
         return (centre, error, centre - width, centre + width), count, reliable, support
 
     def noise_and_error(z: Float[Array, "n size"]) -> tuple[Array, Array]:
-        labels = jnp.sqrt(variance) * z
-        found = curve.estimate(at, rows.with_labels(labels))
+        drawn = rows.with_labels(jnp.sqrt(variance) * z)
+        found, squares = curve.estimate(at, drawn), rule.squares(rule.model.estimate(None, drawn))
         # errors are estimated anew: a quantile for noise of known variance would be too low
-        return found.value, jnp.sqrt(found.variance_of(rule(rule.squares(labels))))
+        return found.value, jnp.sqrt(found.variance_of(rule(squares)))
 
     width = critical_value(level, rows, draws, key, noise_and_error) * error
     return (centre, error, centre - width, centre + width), count, reliable, support

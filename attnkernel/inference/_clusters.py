@@ -80,7 +80,8 @@ def cluster_errors(rule: RowVariance, clusters: Clusters) -> Float[Array, "n out
     rows = rule.rows
     if rule.noise != "rows":
         factor = clusters.factor(jnp.sum(rule.weights > 0), jnp.sum(rule.leverage))
-        return rule.errors(rows.labels) * jnp.sqrt(factor)
+        residuals, factors = rule.residuals(rule.model.estimate(None, rows))
+        return residuals * jnp.sqrt(factors * factor)
     prior = OtherFolds(clusters.codes)
     others = rule.model(rows.x, rows.x, rows.y, prior=prior, **rows.kwargs)
     # where no other cluster is in reach the prediction is the mean of all labels

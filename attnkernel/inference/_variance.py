@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import as_pandas
-from .._core.rows import Labels, NewInputs, Predictions, Rows, cut_rows
+from .._core.rows import NewInputs, Predictions, Rows, cut_rows
 from .._core.validation import require_choice
 from ..attention import jit_if_pure
 from ..fitting import Fit
@@ -82,16 +82,15 @@ class RowVariance(eqx.Module):
     ) -> tuple["RowVariance", Float[Array, "n out"]]:
         """Returns the rule of a fit, and the `squares` of its labels."""
         require_choice("noise", noise, get_args(Noise))
-        fitted, leverage, norms, _, weights, _ = row_diagnostics(model, rows)
+        found, weights = model.estimate(None, rows), rows.row_weights(rows.y.dtype)
+        leverage, norms = found.leverage, weights * found.variance_of(inverse_or_zero(weights))
         # a row that the fit interpolates, alone in its neighbourhood, does not identify its noise
         least = jnp.finfo(leverage.dtype).eps ** 0.5
         expected = jnp.maximum(1.0 - 2.0 * leverage + norms, least)
         expected = jnp.where(weights > 0, expected, 0.0)
         rule = cls(model, rows, weights, expected, leverage, None, cast(Noise, noise))
-        if rule.is_of_rows:
-            return rule, rule.squares(rows.labels)
-        squares = rule.weighted_squares(rows.labels - fitted)
-        if noise == "constant":
+        squares = rule.squares(found)
+        if noise != "local":
             return rule, squares
         if not (smoothers := model.variance_smoothers(rows)):
             raise ValueError(
@@ -100,43 +99,36 @@ class RowVariance(eqx.Module):
             )
         return rule.with_likeliest(smoothers, squares), squares
 
-    def squares(self, y: Labels) -> Float[Array, "n out"]:
-        """Squared residuals times the weights; where the noise is of rows, the `errors` squared."""
-        if self.is_of_rows:
-            return self.errors(y) ** 2
-        return self.weighted_squares(y - self._estimate(y).value)
+    def squares(self, found: Estimate) -> Float[Array, "n out"]:
+        """The squared residuals of an estimate at the inputs of the fit, times their factors."""
+        residuals, factors = self.residuals(found)
+        return factors * residuals**2
 
-    @property
-    def is_of_rows(self) -> bool:
-        """Whether the variance of a label is a square of its own residual."""
-        return self.noise not in ("local", "constant")
+    def residuals(self, found: Estimate) -> tuple[Float[Array, "n out"], Float[Array, "n 1"]]:
+        r"""Residuals of an estimate at the inputs of the fit, and the factors of their squares.
 
-    def errors(self, y: Labels) -> Float[Array, "n out"]:
-        r"""Residuals whose squares are the variances: left-out ones for `"rows"`, else
-        $e_i = y_i - \hat f(x_i)$ (`"hc0"`), $e_i \sqrt{n / (n - \nu)}$ (`"hc1"`),
-        $e_i / \sqrt{1 - L_{ii}}$ (`"hc2"`) or $e_i / (1 - L_{ii})$ (`"hc3"`).
+        Residuals are the left-out ones for `"rows"`, else $e_i = y_i - \hat f(x_i)$. Factors are
+        $w_i$ for `"local"` and `"constant"`, 1 for `"rows"` and `"hc0"`, $n / (n - \nu)$ for
+        `"hc1"`, $1 / (1 - L_{ii})$ for `"hc2"` and its square for `"hc3"`.
         """
-        found = self._estimate(y)
-        if self.noise == "rows":
-            return found.loo_residuals.reshape(len(y), -1)
         n, least = jnp.sum(self.weights > 0), jnp.finfo(self.leverage.dtype).eps ** 0.5
         left = jnp.maximum(1.0 - self.leverage, least)
         of_all = jnp.maximum(1.0 - jnp.sum(self.leverage) / n, least)
-        power = {"hc0": left**0, "hc1": of_all**0.5 + 0 * left, "hc2": left**0.5, "hc3": left}
-        return (y - found.value).reshape(len(y), -1) / power[self.noise][:, None]
-
-    def weighted_squares(self, residuals: Array) -> Float[Array, "n out"]:
-        """$w_i r_i^2$ of residuals, shape (n,) or (n, out)."""
-        return self.weights[:, None] * (residuals**2).reshape(len(residuals), -1)
+        one, of_weights = jnp.ones_like(left), dict.fromkeys(("local", "constant"), self.weights)
+        of_hc = {"hc0": one, "hc1": one / of_all, "hc2": 1.0 / left, "hc3": 1.0 / left**2}
+        factors = {"rows": one, **of_weights, **of_hc}[self.noise]
+        is_left_out = self.noise == "rows"
+        residuals = found.loo_residuals if is_left_out else found.rows.labels - found.value
+        return residuals.reshape(len(left), -1), factors[:, None]
 
     def __call__(self, squares: Float[Array, "n out"]) -> Float[Array, "n out"]:
         """The variance of each label, from the `squares` of all."""
-        if self.is_of_rows:
-            return squares
         if self.noise == "local":
             at_weight_one = self.at(self.rows.x, squares)
-        else:
+        elif self.noise == "constant":
             at_weight_one = jnp.sum(squares, axis=0, keepdims=True) / jnp.sum(self.expected)
+        else:  # of rows: each is its own square
+            return squares
         return at_weight_one * inverse_or_zero(self.weights)[:, None]
 
     def at(
@@ -174,10 +166,6 @@ class RowVariance(eqx.Module):
             return jnp.mean(jnp.log(others) + scaled / others, where=has_weight)
 
         return with_smoother(jnp.argmin(jax.lax.map(deviance, jnp.arange(len(smoothers)))))
-
-    def _estimate(self, y: Labels) -> Estimate:
-        """Returns the estimate of the fit at its inputs, of other labels."""
-        return self.model.estimate(None, self.rows.with_labels(y))
 
 
 class RowDiagnostics(NamedTuple):
