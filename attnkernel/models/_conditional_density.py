@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray
-from .._core.rows import Inputs, NewInputs, RowWeights, cut_rows
+from .._core.rows import Inputs, NewInputs, Rows
 from .._core.validation import require_instance
 from ..attention import Auto
 from ..kernels import Gaussian, Kernel, category_counts, unbounded
@@ -17,7 +17,7 @@ from ..methods import Method
 from ..priors import Prior
 from ..rules import Softmax
 from ._kernel_density import DensityModel, density_box, log_mean_kernel, read_points
-from ._smoother import require_parts
+from ._smoother import on_padded_rows, require_parts
 
 MAX_STEPS = 1000  # of mean shift
 
@@ -67,12 +67,10 @@ class ConditionalDensity(DensityModel):
                 )
         self._joint(k.shape[1] - 1).check(q.shape[1], k.shape[1])
 
-    def log_density(
-        self, q: Array, k: Array, prior: Prior | None, weights: Array | None
-    ) -> Float[Array, " m"]:
-        dim = k.shape[1] - 1
+    def log_density(self, prior: Prior | None, q: NewInputs, rows: Rows) -> Float[Array, " m"]:
+        dim = rows.x.shape[1] - 1
         both, alone = (
-            log_mean_kernel(q, k, kernel, prior, weights, self.method)
+            log_mean_kernel(prior, q, rows, kernel, self.method)
             for kernel in (self._joint(dim), self.kernel.on(*range(dim)))
         )
         log_integral = self.label_kernel.log_normaliser(1).astype(both.dtype)
@@ -99,10 +97,7 @@ class ConditionalDensity(DensityModel):
             )
         q, rows = read_points(x_new, x, weights)
         self.kernel.check(q.shape[1], rows.x.shape[1] - 1)
-        m = len(q)
-        if rows.is_on_one_device(self, q):
-            rows, q = rows.padded(q)
-        return cut_rows(_find_modes(self, q, rows.x, rows.weights), m)
+        return on_padded_rows(_find_modes, self, None, q, rows)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         found = dict(category_counts(self.kernel, dim - 1))
@@ -121,18 +116,11 @@ class ConditionalDensity(DensityModel):
         return lower, upper
 
 
-@eqx.filter_jit
-def _find_modes(
-    model: ConditionalDensity,
-    q: NewInputs,
-    k: Float[Array, "n columns"],
-    weights: RowWeights | None,
-) -> Float[Array, " m"]:
+def _find_modes(model: ConditionalDensity, _: None, q: NewInputs, rows: Rows) -> Float[Array, " m"]:
     """Returns the mode of the label at each query."""
+    k = rows.x
     labels = k[:, -1]
-    of_inputs = jnp.exp(model.kernel.pairwise(q, k[:, :-1]))
-    if weights is not None:
-        of_inputs = of_inputs * weights.astype(k.dtype)[None, :]
+    of_inputs = jnp.exp(model.kernel.pairwise(q, k[:, :-1])) * rows.row_weights(k.dtype)[None, :]
     assert isinstance(model.label_kernel, Gaussian)
     width = jnp.asarray(model.label_kernel.lengthscale, k.dtype).reshape(())
 

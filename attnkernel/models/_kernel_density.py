@@ -24,19 +24,15 @@ from ._smoother import Smoother, on_padded_rows, require_parts, with_bounds_of, 
 
 
 def log_mean_kernel(
-    q: NewInputs,
-    k: Float[Array, "n dim"],
-    kernel: Kernel,
-    prior: Prior | None,
-    weights: Array | None,
-    method: Method,
+    prior: Prior | None, q: NewInputs, rows: Rows, kernel: Kernel, method: Method
 ) -> Float[Array, " m"]:
     """Returns the logarithm of the weighted mean of K(q, k_j) over the points that q sees."""
     parts: dict[str, Any] = {"method": method, "return_log_mass": True}
-    empty, both = k[:, :0], with_weights(prior, Rows(k, k, weights))
+    k, both = rows.x, with_weights(prior, rows)
+    empty = k[:, :0]
     log_mass = attend(q, k, empty, kernel=kernel, prior=both, **parts)[1]
     # of the weights that each query sees, whose sum may overflow half precision
-    each = Rows(k, k, weights).row_weights(wider_dtype(k.dtype))
+    each = rows.row_weights(wider_dtype(k.dtype))
     if prior is None:
         log_seen = jnp.log(jnp.sum(each))
     elif isinstance(prior, ExcludeSelf) and len(q) == len(k):
@@ -87,17 +83,15 @@ class DensityModel(Smoother):
         """
         q, rows = read_points(x_new, x, weights)
         self.check_points(q, rows.x)
-        return on_padded_rows(_log_density, self, prior, q, rows)
+        return on_padded_rows(type(self).log_density, self, prior, q, rows)
 
     @abc.abstractmethod
     def check_points(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
         """Raises `ValueError` for new points q or points k that the model cannot have."""
 
     @abc.abstractmethod
-    def log_density(
-        self, q: Array, k: Array, prior: Prior | None, weights: Array | None
-    ) -> Float[Array, " m"]:
-        """Returns the logarithm of the density at checked points q, from points k."""
+    def log_density(self, prior: Prior | None, q: NewInputs, rows: Rows) -> Float[Array, " m"]:
+        """Returns the logarithm of the density at checked points q, from those of the rows."""
 
     @property
     def can_pad_rows(self) -> bool:
@@ -106,13 +100,6 @@ class DensityModel(Smoother):
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
         """Minus the log-density of each row: what a fit averages."""
         return -as_real_array("prediction", prediction)
-
-
-def _log_density(
-    model: DensityModel, prior: Prior | None, q: NewInputs, rows: Rows
-) -> Float[Array, " m"]:
-    """Returns `log_density` from checked data."""
-    return model.log_density(q, rows.x, prior, rows.weights)
 
 
 def density_box(kernel: Kernel, x: Inputs, weights: AnyArray | None) -> tuple[Any, Any]:
@@ -200,17 +187,15 @@ class KernelDensity(DensityModel):
         if is_concrete(k) and not np.all((np.asarray(k) >= low) & (np.asarray(k) <= high)):
             raise ValueError(f"x must lie in the support, between {low:g} and {high:g}.")
 
-    def log_density(
-        self, q: Array, k: Array, prior: Prior | None, weights: Array | None
-    ) -> Float[Array, " m"]:
-        log_integral = self.kernel.log_normaliser(k.shape[1])
-        parts = (self.kernel, prior, weights, self.method)
+    def log_density(self, prior: Prior | None, q: NewInputs, rows: Rows) -> Float[Array, " m"]:
+        log_integral = self.kernel.log_normaliser(rows.x.shape[1])
+        parts = (rows, self.kernel, self.method)
         if self.support is None:
-            found = log_mean_kernel(q, k, *parts)
+            found = log_mean_kernel(prior, q, *parts)
             return found - log_integral.astype(found.dtype)
         inside = (q >= self.support[0]) & (q <= self.support[1])
-        images = self._images(jnp.where(inside, q, k[:1]))
-        logs = jnp.stack([log_mean_kernel(each, k, *parts) for each in images])
+        images = self._images(jnp.where(inside, q, rows.x[:1]))
+        logs = jnp.stack([log_mean_kernel(prior, each, *parts) for each in images])
         found = jax.nn.logsumexp(logs, axis=0) - log_integral.astype(logs.dtype)
         return jnp.where(inside[:, 0], found, -jnp.inf)
 
@@ -373,7 +358,7 @@ def density(
     q, rows = read_points(x_new, x, weights)
     model = KernelDensity(kernel, method=method)
     model.kernel.check(q.shape[1], rows.x.shape[1])
-    found = on_padded_rows(_log_density if log else _density, model, None, q, rows)
+    found = on_padded_rows(KernelDensity.log_density if log else _density, model, None, q, rows)
     if is_concrete(found) and np.any(np.isnan(found)):
         kernel.log_normaliser(rows.x.shape[1])  # raises where it is infinite
     return found
@@ -383,7 +368,7 @@ def _density(
     model: KernelDensity, prior: Prior | None, q: NewInputs, rows: Rows
 ) -> Float[Array, " m"]:
     """Returns the density from checked data."""
-    return jnp.exp(_log_density(model, prior, q, rows))
+    return jnp.exp(model.log_density(prior, q, rows))
 
 
 def _cdf(model: KernelDensity, _: None, q: NewInputs, rows: Rows) -> Float[Array, " m"]:
