@@ -8,16 +8,13 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_real_array, wider_dtype
 from .._core.rows import NewInputs, Rows
 from .._core.validation import require_instance
-from ..attention import Auto, as_order
 from ..families import Family
-from ..kernels import Kernel
 from ..local import InfluenceSums, LikelihoodFit, influence_sums, local_likelihood, local_polynomial
 from ..losses import require_same_shape, sum_over_labels
 from ..priors import Prior
-from ..rules import Rule, Softmax
 from ._linear_smoother import Estimate
-from ._local_regression import LocalRegression, OnEmpty, known_policy, support_of
-from ._smoother import require_parts, with_weights
+from ._local_regression import LocalRegression, support_of
+from ._smoother import with_weights
 
 
 class LocalLikelihood(LocalRegression):
@@ -66,14 +63,9 @@ class LocalLikelihood(LocalRegression):
     ```
     """
 
-    kernel: Kernel
     family: Family = eqx.field(kw_only=True)
-    rule: Rule = eqx.field(default=Softmax(), kw_only=True)
-    order: int = eqx.field(default=0, kw_only=True, static=True, converter=as_order)
-    on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
 
     def __check_init__(self):
-        require_parts(self.kernel, self.rule, Auto())
         require_instance("family", self.family, Family, "ak.Binomial()")
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:

@@ -8,14 +8,11 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import Scalar
 from .._core.validation import require_level
-from ..attention import Auto, as_order
-from ..kernels import Kernel
+from ..attention import as_order
 from ..local import QuantileFit, local_quantile
 from ..losses import CheckLoss
 from ..priors import Prior
-from ..rules import Rule, Softmax
-from ._local_regression import LocalRegression, OnEmpty, known_policy
-from ._smoother import require_parts
+from ._local_regression import LocalRegression
 
 
 def _as_level(level: Any) -> float:
@@ -70,14 +67,8 @@ class LocalQuantile(LocalRegression):
     ```
     """
 
-    kernel: Kernel
-    rule: Rule = eqx.field(default=Softmax(), kw_only=True)
     level: float = eqx.field(default=0.5, kw_only=True, static=True, converter=_as_level)
     order: int = eqx.field(default=1, kw_only=True, static=True, converter=as_order)
-    on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
-
-    def __check_init__(self):
-        require_parts(self.kernel, self.rule, Auto())
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
         """The `ak.losses.CheckLoss` of each row: what a fit averages."""

@@ -14,13 +14,13 @@ from .._core.arrays import AnyArray, wider_dtype
 from .._core.rows import Inputs, NewInputs, Predictions, Rows
 from .._core.tracing import is_symbolic
 from .._core.validation import require_choice
-from ..attention import with_automatic_axes
+from ..attention import Auto, as_order, with_automatic_axes
 from ..kernels import Kernel, category_counts, rescaled
 from ..local import LikelihoodFit, LocalFit, Polynomial, QuantileFit
 from ..priors import Prior
-from ..rules import Rule
+from ..rules import Rule, Softmax
 from ._linear_smoother import DataSupport
-from ._smoother import Smoother, with_bounds_of, with_weights
+from ._smoother import Smoother, require_parts, with_bounds_of, with_weights
 
 OnEmpty = Literal["nan", "nearest", "mean", "raise"]
 
@@ -92,10 +92,13 @@ def _fill_empty(
 class LocalRegression(Smoother):
     """A regression by polynomials, fitted around each input with the weights of a kernel."""
 
-    kernel: eqx.AbstractVar[Kernel]
-    rule: eqx.AbstractVar[Rule]
-    order: eqx.AbstractVar[int]
-    on_empty: eqx.AbstractVar[OnEmpty]
+    kernel: Kernel
+    rule: Rule = eqx.field(default=Softmax(), kw_only=True)
+    order: int = eqx.field(default=0, kw_only=True, static=True, converter=as_order)
+    on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
+
+    def __check_init__(self):
+        require_parts(self.kernel, self.rule, Auto())
 
     def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
         """Predictions from checked data."""
