@@ -71,35 +71,25 @@ def fit_many(
     if key is not None:
         require_key("key", key, axes=1)
     objective = as_objective(objective)
-    in_axes = _axes_of_arguments(in_axes)
-    if in_axes == (None, None, None) and key is None:
-        raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys, key=.")
-    options = options.with_defaults(model, objective)
-    x, y = _validated_data(model, x, y, objective, is_batched=in_axes[1] == 0)
-    fits = _count_fits(in_axes, model=model, data=(x, y), objective=objective, key=key)
-    if key is None:
-        options = options._replace(key=jax.device_put(np.zeros((fits, 2), np.uint32)))
-    of_model, of_data, of_objective = (eqx.if_array(0) if axis == 0 else None for axis in in_axes)
-    axes = Problem._make((of_model, of_data, of_data, of_objective, eqx.if_array(0)))
-    driver = minimise if optimizer is None else train
-    outcome = driver(model, Sample(x, y, objective), options, axes)
-    if in_axes[2] is None:
-        objective = _repeated(objective, fits)
-    return Fit(*outcome._replace(objective=objective), x, y).warned()
-
-
-def _axes_of_arguments(in_axes: Any) -> tuple[int | None, int | None, int | None]:
-    """Returns the three entries of `in_axes`: 0 for a batched argument, None for a shared one.
-
-    **Raises:** `ValueError` unless they are three, each 0 or None.
-    """
     listed = list(in_axes) if isinstance(in_axes, tuple | list) else []
     if len(listed) != 3 or not all(axis is None or axis == 0 for axis in listed):
         raise ValueError(
             f"in_axes must be three, of model, data and objective, each 0 or None; got {in_axes!r}."
         )
-    model, data, objective = listed
-    return model, data, objective
+    if listed == [None, None, None] and key is None:
+        raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys, key=.")
+    options = options.with_defaults(model, objective)
+    x, y = _validated_data(model, x, y, objective, is_batched=listed[1] == 0)
+    fits = _count_fits(tuple(listed), model=model, data=(x, y), objective=objective, key=key)
+    if key is None:
+        options = options._replace(key=jax.device_put(np.zeros((fits, 2), np.uint32)))
+    of_model, of_data, of_objective = (eqx.if_array(0) if axis == 0 else None for axis in listed)
+    axes = Problem._make((of_model, of_data, of_data, of_objective, eqx.if_array(0)))
+    driver = minimise if optimizer is None else train
+    outcome = driver(model, Sample(x, y, objective), options, axes)
+    if listed[2] is None:
+        objective = _repeated(objective, fits)
+    return Fit(*outcome._replace(objective=objective), x, y).warned()
 
 
 def _validated_data(

@@ -186,17 +186,10 @@ def _product_kernel_expression(categories: Categories, columns: Sequence[int]) -
 
     `categories`: for each column of x its categories, or None if it is numeric.
     """
-    first = columns[0]
-    counts = categories[first]
-    assert counts is not None
-    others = [c for c, among in enumerate(categories) if among is None]
-    parts = [f"ak.kernels.AitchisonAitken(0.1, {len(counts)}).on({first})"]
-    parts += [
-        f"ak.kernels.AitchisonAitken(0.1, {len(categories[c] or ())}).on({c})" for c in columns[1:]
-    ]
-    if others:
-        parts.append(f"ak.Gaussian(1.0).on({', '.join(map(str, others))})")
-    return " * ".join(parts)
+    others = ", ".join(str(c) for c, among in enumerate(categories) if among is None)
+    counts = {c: len(categories[c] or ()) for c in columns}
+    parts = [f"ak.kernels.AitchisonAitken(0.1, {count}).on({c})" for c, count in counts.items()]
+    return " * ".join([*parts, f"ak.Gaussian(1.0).on({others})"] if others else parts)
 
 
 # Value and gradient of leave-one-out in float32, 2 cores, in 10⁹ pairs a second:

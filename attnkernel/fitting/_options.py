@@ -1,7 +1,7 @@
 """The arguments of a fit: their types, how they go together, and their defaults."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,14 +20,6 @@ SEARCH_STEPS, SEARCH_STEPS_PER_PARAMETER = 100, 40  # at most; a search takes ab
 Callback = Callable[[int, dict[str, Any]], None]
 
 
-class Space(NamedTuple):
-    """Where the parameters move: which leaves, inside which bounds, from how many starts."""
-
-    trainable: Any
-    bounds: tuple[Any, Any] | Literal["default"] | None
-    starts: int
-
-
 class Options(NamedTuple):
     """The keyword arguments of `fit`; `with_defaults` fills in those that are None."""
 
@@ -41,11 +33,6 @@ class Options(NamedTuple):
     callback: Callback | None = None
     chunk: Any = 100
     checkpoints: Checkpoints | None = None
-
-    @property
-    def space(self) -> Space:
-        """The options that say where the parameters move."""
-        return Space(self.trainable, self.bounds, self.starts)
 
     def with_defaults(self, model: Any, objective: Objective) -> "Options":
         """Returns the options with their defaults; `ValueError` if they conflict."""

@@ -20,7 +20,7 @@ from .._core.validation import require_shape
 from ..models import DensityModel, Smoother
 from ..objectives import Objective, Sample
 from ._bounds import Box
-from ._options import Options, Space
+from ._options import Options
 
 
 class Problem(NamedTuple):
@@ -72,7 +72,9 @@ def build_problem(
     model and objective allow it. Those of one fit are sorted by input, and outside `jit` its free
     variables and its box are NumPy arrays, and nothing is compiled.
     """
-    space, objectives = options.space, None
+    objectives = None
+    # where the parameters move: programs do not depend on the other options
+    space = Options(bounds=options.bounds, starts=options.starts, trainable=options.trainable)
     if axes is None and not data.objective.is_stochastic:
         data = data.sorted_by_input()
     if axes is not None and axes.objective is not None:
@@ -93,7 +95,7 @@ def build_problem(
 
 @eqx.filter_jit
 def _spread_starts_of_fits(
-    model: Any, x: Array, weights: Array | None, keys: Any, space: Space, axes: Problem
+    model: Any, x: Array, weights: Array | None, keys: Any, space: Options, axes: Problem
 ) -> tuple[PyTree, Box | None]:
     """Returns the free variables of all starts of all fits, and the boxes of the fits.
 
@@ -109,7 +111,7 @@ def _spread_starts_of_fits(
 
 
 def _spread_starts(
-    model: Any, params: PyTree, x: AnyArray, weights: AnyArray | None, space: Space
+    model: Any, params: PyTree, x: AnyArray, weights: AnyArray | None, space: Options
 ) -> tuple[PyTree, Box | None]:
     """Returns the free variables of all starts, stacked along a leading axis, and their box.
 

@@ -59,27 +59,29 @@ def natural_parameters(kernel: Kernel, names: Sequence[str]) -> dict[str, float]
 def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str, str, float]]:
     """Yields (class name of the kernel, name, value) for each scalar parameter, nested ones too.
 
-    `names`: those of the columns that the kernel sees.
+    The property of that name gives it in its natural unit. Without one a field `log_a` is the
+    logarithm of a. `names`: those of the columns that the kernel sees.
     """
     if isinstance(kernel, OnColumns):
         names = tuple(c if isinstance(c, str) else names[c] for c in kernel.columns)
-    owner = type(kernel).__name__
     max_listed_numbers = 16  # of one array; larger ones, such as those of projections, are left out
-    for name, value in _own_parameters(kernel):
-        if np.size(value) > max_listed_numbers:
+    for field, value in _fields(kernel):
+        if not isinstance(value, Parameter) and not eqx.is_inexact_array(value):
             continue
-        if value.ndim == 0:
-            yield owner, f"{name} of {', '.join(names)}", float(value)
-        elif value.shape == (len(names),):
-            yield from (
-                (owner, f"{name} of {column}", float(each))
-                for column, each in zip(names, value, strict=True)
-            )
-        else:
-            yield from (
-                (owner, f"{name}{list(place)}", float(value[place]))
-                for place in np.ndindex(value.shape)
-            )
+        name = field.removesuffix("_parameter").removeprefix("log_")
+        if isinstance(value, Parameter):
+            value = value.value
+        elif field.startswith("log_"):
+            value = np.exp(value)
+        numbers = np.asarray(getattr(kernel, name, value))
+        places = [f"{list(place)}" for place in np.ndindex(numbers.shape)]
+        if numbers.ndim == 0:
+            places = [f" of {', '.join(names)}"]
+        elif numbers.shape == (len(names),):
+            places = [f" of {column}" for column in names]
+        if numbers.size <= max_listed_numbers:
+            for place, number in zip(places, numbers.flat, strict=True):
+                yield type(kernel).__name__, f"{name}{place}", float(number)
     for inner in _inner_kernels(kernel):
         yield from _named_numbers(inner, names)
 
@@ -87,21 +89,6 @@ def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str
 def _inner_kernels(kernel: Kernel) -> list[Kernel]:
     """Returns the kernels that are fields of a kernel."""
     return [value for _, value in _fields(kernel) if isinstance(value, Kernel)]
-
-
-def _own_parameters(kernel: Kernel) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the name and value of each parameter of a kernel, without those of inner kernels.
-
-    The property of that name gives it in its natural unit. Without one a field `log_a` is the
-    logarithm of a.
-    """
-    for name, value in _fields(kernel):
-        plain = name.removesuffix("_parameter").removeprefix("log_")
-        if isinstance(value, Parameter):
-            yield plain, np.asarray(getattr(kernel, plain, value.value))
-        elif eqx.is_inexact_array(value):
-            natural = value if plain == name else np.exp(value)
-            yield plain, np.asarray(getattr(kernel, plain, natural))
 
 
 def _fields(kernel: Kernel) -> Iterator[tuple[str, Any]]:
