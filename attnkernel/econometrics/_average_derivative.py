@@ -5,7 +5,7 @@ $$ \hat\delta_c = \sum_i \omega_i\, \widehat{\partial_c f}(x_i) \Big/ \sum_i \om
 """
 
 import dataclasses
-from typing import Any, get_args
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,12 +19,11 @@ from .._core.arrays import as_real_array, is_concrete, precise_matmul, value_tex
 from .._core.pandas_frames import display_names
 from .._core.rows import Rows, cut_rows
 from .._core.text_tables import align_columns
-from .._core.validation import require_bool, require_choice, require_level
+from .._core.validation import require_bool, require_level
 from ..attention import jit_if_pure
 from ..fitting import Fit
 from ..inference import (
     Clusters,
-    Noise,
     RowVariance,
     cluster_errors,
     padded_rows,
@@ -145,8 +144,6 @@ def average_derivative(
     ```
     """
     require_level("level", level)
-    if noise is not None:
-        require_choice("noise", noise, get_args(Noise))
     require_bool("undersmoothed", undersmoothed)
     fit = require_smoother_fit(fit, (KernelRegression,), one_label="An average is")
     omega = np.ones(len(fit.x), fit.y.dtype)

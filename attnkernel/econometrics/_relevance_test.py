@@ -18,7 +18,7 @@ from .._core.validation import as_integer, require_bool, require_key
 from ..attention import jit_if_pure
 from ..fitting import Fit
 from ..inference import padded_rows, require_smoother_fit
-from ..models import LinearSmoother
+from ..models import LinearSmoother, between_bounds
 from ..priors import ExcludeSelf
 from ._specification_test import BootstrapTest, statistic_with_p_value
 
@@ -49,20 +49,11 @@ def move_along_column(
         return kernel.log_pair(point, moved) - kernel.log_pair(point, point)
 
     slopes = eqx.filter_grad(drop_of_score)(model)
-
-    def at(share: Scalar) -> LinearSmoother:
-        def move(z: Array, slope: Array | None, low: Array, high: Array) -> Array:
-            if slope is None:
-                return z
-            is_moved = (slope != 0) & jnp.isfinite(low) & jnp.isfinite(high)
-            low, high = (jnp.where(is_moved, bound, z) for bound in (low, high))
-            return (low + share * (high - low)).astype(z.dtype)
-
-        parameters, rest = eqx.partition(model, eqx.is_inexact_array)
-        parts = (eqx.filter(each, eqx.is_inexact_array) for each in (slopes, lower, upper))
-        return eqx.combine(jax.tree.map(move, parameters, *parts), rest)
-
-    return at
+    parameters, rest = eqx.partition(model, eqx.is_inexact_array)
+    unbounded_if_unused = lambda slope, low: jnp.where(slope != 0, low, -jnp.inf)  # noqa: E731
+    lower = jax.tree.map(unbounded_if_unused, slopes, eqx.filter(lower, eqx.is_inexact_array))
+    upper = eqx.filter(upper, eqx.is_inexact_array)
+    return lambda share: eqx.combine(between_bounds(share, parameters, lower, upper), rest)
 
 
 LENGTHSCALES = 20  # among which that of the column is chosen again

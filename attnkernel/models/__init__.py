@@ -23,4 +23,4 @@ from ._mean_variance import MeanVarianceRegression as MeanVarianceRegression
 from ._multihead import MultiheadKernelRegression as MultiheadKernelRegression
 from ._regression import Derivative as Derivative, KernelRegression as KernelRegression
 from ._robust import RobustRegression as RobustRegression
-from ._smoother import Smoother as Smoother, with_bounds_of, with_weights
+from ._smoother import Smoother as Smoother, between_bounds, with_bounds_of, with_weights

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float
 from .._core.arrays import AnyArray
 from .._core.rows import NewInputs, Predictions, Rows
 from .._core.validation import as_integer_tuple, require_instance
-from ..attention import Auto, as_order, attention_weights
-from ..kernels import Kernel, checked_log_pair, rescaled
+from ..attention import Auto, attention_weights
+from ..kernels import checked_log_pair, rescaled
 from ..local import (
     LocalFit,
     Polynomial,
@@ -30,10 +30,10 @@ from ..local import (
 )
 from ..methods import Blockwise, Dense, Method
 from ..priors import Prior
-from ..rules import Rule, Softmax
+from ..rules import Softmax
 from ._linear_smoother import DataSupport, Estimate, LinearSmoother
-from ._local_regression import LocalRegression, OnEmpty, known_policy, support_of
-from ._smoother import RowsRegression, require_parts, with_weights
+from ._local_regression import LocalRegression, support_of
+from ._smoother import RowsRegression, between_bounds, with_weights
 
 MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 
@@ -76,14 +76,10 @@ class KernelRegression(LocalRegression, LinearSmoother):
     ```
     """
 
-    kernel: Kernel
-    rule: Rule = eqx.field(default=Softmax(), kw_only=True)
     method: Method = eqx.field(default=Auto(), kw_only=True)
-    order: int = eqx.field(default=0, kw_only=True, static=True, converter=as_order)
-    on_empty: OnEmpty = eqx.field(default="nan", kw_only=True, static=True, converter=known_policy)
 
     def __check_init__(self):
-        require_parts(self.kernel, self.rule, self.method)
+        require_instance("method", self.method, Method, "ak.attention.Auto()")
 
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
@@ -154,24 +150,14 @@ class KernelRegression(LocalRegression, LinearSmoother):
         factors = jnp.asarray([2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 1.0], rows.x.dtype)
         found = [rescaled(self.kernel, factor) for factor in factors[:-1]]
         for share in np.linspace(0.2, 0.8, 8).tolist():
-            between = functools.partial(_interpolate_bounds, share)
-            found.append(rescaled(jax.tree.map(between, self.kernel, lower, upper), factors[-1]))
+            between = between_bounds(share, self.kernel, lower, upper)
+            found.append(rescaled(between, factors[-1]))
         return [KernelRegression(kernel, rule=self.rule) for kernel in found]
 
     @property
     def can_pad_rows(self) -> bool:
         """Whether the kernel is pairwise, and the method one that takes any mask."""
         return super().can_pad_rows and isinstance(self.method, Auto | Dense | Blockwise)
-
-
-def _interpolate_bounds(share: float, own: Any, lower: Any, upper: Any) -> Any:
-    """Returns a leaf at this share of the way from its lower to its upper bound; its own value
-    where it has none."""
-    if not eqx.is_inexact_array(own):
-        return own
-    is_bounded = jnp.isfinite(lower) & jnp.isfinite(upper)
-    low, high = (jnp.where(is_bounded, end, 0.0) for end in (lower, upper))
-    return jnp.where(is_bounded, (1.0 - share) * low + share * high, own)
 
 
 class PolynomialEstimate(Estimate):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray, wider_dtype
+from .._core.arrays import AnyArray, Scalar, wider_dtype
 from .._core.rows import Inputs, NewInputs, Predictions, Rows, cut_rows
 from .._core.validation import require_instance
 from ..attention import jit_if_pure
@@ -67,6 +67,20 @@ def with_bounds_of(field: str, model: Any, bounds: tuple[Any, Any]) -> tuple[Any
     lower, upper = unbounded(model)
     where = operator.attrgetter(field)
     return eqx.tree_at(where, lower, bounds[0]), eqx.tree_at(where, upper, bounds[1])
+
+
+def between_bounds(share: Scalar | float, own: Any, lower: Any, upper: Any) -> Any:
+    """Returns a tree at this share of the way from its lower to its upper bounds; leaves without
+    finite bounds keep their own values."""
+
+    def leaf(own: Any, low: Any, high: Any) -> Any:
+        if not eqx.is_inexact_array(own):
+            return own
+        is_bounded = jnp.isfinite(low) & jnp.isfinite(high)
+        low, high = (jnp.where(is_bounded, end, own) for end in (low, high))
+        return (low + share * (high - low)).astype(own.dtype)
+
+    return jax.tree.map(leaf, own, lower, upper)
 
 
 class RowsRegression(eqx.Module):
