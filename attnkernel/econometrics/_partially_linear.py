@@ -13,6 +13,7 @@ from .._core.arrays import AnyArray, inverse_or_zero, is_concrete, precise_matmu
 from .._core.rows import Inputs, NewInputs, Rows
 from .._core.validation import as_integer_tuple, require_choice, require_instance
 from ..attention import jit_if_pure
+from ..inference import row_diagnostics
 from ..models import DataSupport, DenseSmoother, LinearSmoother, with_bounds_of
 from ..priors import Prior
 
@@ -104,7 +105,7 @@ class PartiallyLinear(DenseSmoother):
         **Raises:** `ValueError` also where β is not identified.
         """
         require_choice("noise", noise, ("constant", "rows"))
-        rows = Rows.read(x, y, weights)
+        _, rows = self.read(x, x, y, weights)
         self.check_inputs(rows.x, rows.x)
         if not rows.has_one_label:
             raise ValueError(f"Coefficients are of one label per row; y has shape {np.shape(y)}.")
@@ -116,21 +117,19 @@ class PartiallyLinear(DenseSmoother):
             )
         return found
 
-    def hat_rows(
-        self, q: NewInputs | None, k: Float[Array, "n dim"], weights: Float[Array, " n"]
-    ) -> Float[Array, "m n"]:
-        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight. None: at k."""
-        z, rest = self._split(k)
-        z_new, rest_new = self._split(k if q is None else q)
-        plain = self._smooth(None if q is None else rest_new, rest, weights)
+    def hat_rows(self, q: NewInputs | None, rows: Rows) -> Float[Array, "m n"]:
+        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight. None: at the
+        rows."""
+        z, inner = self._split_rows(rows)
+        z_new, rest_new = self._split(rows.x if q is None else q)
+        plain = self.model.estimate(None if q is None else rest_new, inner).weights
         away = z_new - precise_matmul(plain, z)
-        rows = plain + precise_matmul(away, self._coefficient_rows(k, weights))
-        return jnp.where(jnp.any(plain != 0, axis=1)[:, None], rows, 0.0)
+        found = plain + precise_matmul(away, self._coefficient_rows(rows))
+        return jnp.where(jnp.any(plain != 0, axis=1)[:, None], found, 0.0)
 
     def support_at(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
         """That of the smoother, in its columns."""
-        rest = self._split(rows.x)[1]
-        inner = Rows(rest, rows.y).with_weights(rows.weights)
+        inner = self._split_rows(rows)[1]
         return self.model.estimate(self._split(q)[1], inner, prior=prior).support
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
@@ -163,20 +162,17 @@ class PartiallyLinear(DenseSmoother):
         rest = self._columns_of_model(x.shape[1])
         return x[:, np.asarray(self.linear)], x[:, np.asarray(rest)]
 
-    def _smooth(
-        self, q: Float[Array, "m rest"] | None, k: Float[Array, "n rest"], weights: Array
-    ) -> Float[Array, "m n"]:
-        """Returns the weights of the smoother at queries, in its columns; None: at k."""
-        return self.model.estimate(q, Rows(k, k[:, :1], weights)).weights
+    def _split_rows(self, rows: Rows) -> tuple[Float[Array, "n linear"], Rows]:
+        """Returns the linear columns, and the rows in those of the smoother."""
+        z, rest = self._split(rows.x)
+        return z, Rows(rest, rows.y, rows.weights, rows.has_one_label)
 
-    def _coefficient_rows(
-        self, k: Float[Array, "n dim"], weights: Float[Array, " n"]
-    ) -> Float[Array, "linear n"]:
+    def _coefficient_rows(self, rows: Rows) -> Float[Array, "linear n"]:
         """Returns B, which maps labels to β; NaN where β is not identified."""
-        z, rest = self._split(k)
+        k, weights = rows.x, rows.row_weights(rows.x.dtype)
+        z, inner = self._split_rows(rows)
         z = z - jnp.average(z, axis=0, weights=weights)[None, :]
-        smooth = self._smooth(None, rest, weights)
-        left_over = jnp.eye(len(k), dtype=k.dtype) - smooth
+        left_over = jnp.eye(len(k), dtype=k.dtype) - self.model.estimate(None, inner).weights
         root = jnp.sqrt(weights)[:, None]
         residuals = root * precise_matmul(left_over, z)
         basis, upper = jnp.linalg.qr(residuals)
@@ -193,19 +189,15 @@ def _estimate_coefficients(
     model: PartiallyLinear, noise: str, k: Float[Array, "n dim"], rows: Rows
 ) -> LinearCoefficients:
     """Returns β and its standard errors, from checked data of one label."""
-    of_rows = rows.row_weights(k.dtype)
-    has_weight = of_rows > 0
-    b = model._coefficient_rows(k, of_rows)
-    hat = model.hat_rows(None, k, of_rows)
-    y = rows.labels - jnp.mean(rows.y)
-    residuals = y - precise_matmul(hat, y)
-    inverse = inverse_or_zero(of_rows)
-    norms = of_rows * precise_matmul(hat**2, inverse)
-    expected = jnp.where(has_weight, 1.0 - 2.0 * jnp.diag(hat) + norms, 0.0)
+    b, has_weight = model._coefficient_rows(rows), rows.has_weight
+    found = row_diagnostics(model, rows)
+    residuals = jnp.where(has_weight, rows.labels - found.fitted, 0.0)
+    expected = jnp.where(has_weight, 1.0 - 2.0 * found.leverage + found.norms, 0.0)
     if noise == "rows":
         variance = residuals**2 / jnp.maximum(expected, jnp.finfo(k.dtype).eps ** 0.5)
         variance = jnp.where(has_weight, variance, 0.0)
     else:
-        variance = jnp.sum(of_rows * residuals**2) / jnp.sum(expected) * inverse
+        total = jnp.sum(found.weights * residuals**2) / jnp.sum(expected)
+        variance = total * inverse_or_zero(found.weights)
     error = jnp.sqrt(precise_matmul(b**2, variance))
-    return LinearCoefficients(precise_matmul(b, y), error)
+    return LinearCoefficients(precise_matmul(b, rows.labels - jnp.mean(rows.y)), error)

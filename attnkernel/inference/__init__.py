@@ -24,4 +24,5 @@ from ._variance import (
     noise_variance as noise_variance,
     padded_rows,
     require_smoother_fit,
+    row_diagnostics,
 )

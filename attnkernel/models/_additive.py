@@ -99,28 +99,25 @@ class AdditiveRegression(DenseSmoother):
         if not rows.has_one_label:
             raise ValueError(f"Components are of one label per row; y has shape {np.shape(y)}.")
         self.check_inputs(q, rows.x)
-        found = jit_if_pure(_component_rows, (self,), q, rows)
+        found = jit_if_pure(AdditiveRegression.component_weights, (self,), q, rows)
         return precise_matmul(found, rows.labels - jnp.mean(rows.y)).T
 
-    def hat_rows(
-        self, q: NewInputs | None, k: Float[Array, "n dim"], weights: Float[Array, " n"]
-    ) -> Float[Array, "m n"]:
+    def hat_rows(self, q: NewInputs | None, rows: Rows) -> Float[Array, "m n"]:
         """$L_j(x)$ at queries q, from checked data; 0 where no label has weight.
 
         At the rows it is $I - R$, of the matrix R from labels to residuals.
         """
+        k, weights = rows.x, rows.row_weights(rows.x.dtype)
         if q is None:
             residuals = solve_backfitting(self.kernels, self._have_lines(), k, weights).residuals
             return jnp.eye(len(k), dtype=k.dtype) - residuals
-        rows = jnp.sum(self.component_weights(q, k, weights), axis=0)
-        empty = self.support_at(q, Rows(k, k[:, :0], weights)).empty
-        return jnp.where(empty[:, None], 0.0, rows + (weights / jnp.sum(weights))[None, :])
+        found = jnp.sum(self.component_weights(q, rows), axis=0)
+        empty = self.support_at(q, rows).empty
+        return jnp.where(empty[:, None], 0.0, found + (weights / jnp.sum(weights))[None, :])
 
-    def component_weights(
-        self, q: NewInputs, k: Float[Array, "n dim"], weights: Float[Array, " n"]
-    ) -> Float[Array, "dim m n"]:
-        r"""$L_{ji}(x_j)$ of curves $\hat m_j(x_j) = \sum_i L_{ji}(x_j)\, y_i$; checked arrays."""
-        have_lines = self._have_lines()
+    def component_weights(self, q: NewInputs, rows: Rows) -> Float[Array, "dim m n"]:
+        r"""$L_{ji}(x_j)$ of curves $\hat m_j(x_j) = \sum_i L_{ji}(x_j)\, y_i$; checked data."""
+        have_lines, k, weights = self._have_lines(), rows.x, rows.row_weights(rows.x.dtype)
         solved = solve_backfitting(self.kernels, have_lines, k, weights)
 
         def column(kernel: Kernel, is_line: bool, *of_column: Array) -> Array:
@@ -223,12 +220,7 @@ class AdditiveComponent(eqx.Module):
         """The curve, its variances and its support."""
         q = self.model.queries_at(x_new, rows)
         self.model.check_inputs(q, rows.x)
-        weights = self.model.component_weights(q, rows.x, rows.row_weights(q.dtype))[self.column]
+        weights = self.model.component_weights(q, rows)[self.column]
         out = precise_matmul(weights, rows.y - jnp.mean(rows.y, axis=0, keepdims=True))
         support = self.model.column_support(self.column, q, rows)
         return WeightsEstimate(self, rows, rows.shaped(out), support, weights)
-
-
-def _component_rows(model: AdditiveRegression, q: NewInputs, rows: Rows) -> Float[Array, "dim m n"]:
-    """Returns `component_weights`."""
-    return model.component_weights(q, rows.x, rows.row_weights(q.dtype))

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import as_points, precise_matmul
-from .._core.rows import Labels, NewInputs, Predictions, Rows, as_variances, require_category_codes
+from .._core.rows import Labels, NewInputs, Predictions, Rows, as_variances
 from ..priors import ExcludeSelf, Prior, key_mask_of
 from ._smoother import Smoother, hide_rows, on_padded_rows
 
@@ -220,10 +220,9 @@ class DenseSmoother(LinearSmoother):
     """A linear smoother whose weights $L_j(x)$ come from matrices of n × n numbers."""
 
     @abc.abstractmethod
-    def hat_rows(
-        self, q: NewInputs | None, k: Float[Array, "n dim"], weights: Float[Array, " n"]
-    ) -> Float[Array, "m n"]:
-        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight. None: at k."""
+    def hat_rows(self, q: NewInputs | None, rows: Rows) -> Float[Array, "m n"]:
+        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight. None: at the
+        rows."""
 
     @abc.abstractmethod
     def support_at(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
@@ -243,18 +242,16 @@ class DenseSmoother(LinearSmoother):
         """Predictions with their weights, variances and support, from the same hat matrix."""
         q = self.queries_at(x_new, rows)
         rows = self._rows_seen(q, rows, prior)
-        weights = self.hat_rows(None if x_new is None else q, rows.x, rows.row_weights(q.dtype))
+        weights = self.hat_rows(None if x_new is None else q, rows)
         return DenseEstimate(self, rows, _apply(weights, rows), self.support_at(q, rows), weights)
 
     def check_inputs(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
-        """Raises `ValueError` for too many rows, or invalid codes of categories."""
+        """Raises `ValueError` for too many rows."""
         if len(k) > MAX_DENSE_ROWS:
             raise ValueError(
                 f"{type(self).__name__} solves for matrices of n × n numbers, and takes up to "
                 f"{MAX_DENSE_ROWS} rows; got {len(k)}. Fit it to a random part of the rows."
             )
-        for name, points in (("x_new", q), ("x", k)):
-            require_category_codes(name, points, self.category_counts(k.shape[1]))
 
     def _rows_seen(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Rows:
         """Returns checked rows, of weight 0 where the prior hides them from every query."""
@@ -274,7 +271,7 @@ class DenseSmoother(LinearSmoother):
 
 def _predict(model: DenseSmoother, prior: None, q: NewInputs, rows: Rows) -> Predictions:
     """Returns predictions from checked data."""
-    return _apply(model.hat_rows(q, rows.x, rows.row_weights(q.dtype)), rows)
+    return _apply(model.hat_rows(q, rows), rows)
 
 
 def _apply(weights: Float[Array, "m n"], rows: Rows) -> Predictions:
