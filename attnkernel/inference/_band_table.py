@@ -171,21 +171,20 @@ MIN_RELIABLE_COUNT = 3.0  # labels, from which nominal 95 % bands covered .93 to
 def critical_value(
     level: Float[Array, ""],
     rows: Rows,
-    draws: int,
-    key: PRNGKeyArray | None,
+    simulation: tuple[int, PRNGKeyArray | None],
     noise_and_error: Callable[[Float[Array, "n size"]], tuple[Array, Array]],
 ) -> Float[Array, ""]:
     """Returns the half-width of a band of the coverage `level`, in standard errors.
 
-    Without a `key` a quantile of the normal distribution; else that of the maximum of
-    |noise of the fit| / standard error over all inputs, of `draws` simulations.
+    `simulation`: draws and a key. Without a key a quantile of the normal distribution; else that of
+    the maximum of |noise of the fit| / standard error over all inputs in the draws.
 
     `noise_and_error`: from standard normal numbers, one column per simulation, the noise of the fit
     to labels y and its standard error, each shape (m, size) or (m, 1).
     """
+    (draws, key), y = simulation, rows.y
     if key is None:
         return norm.ppf(0.5 + 0.5 * level)
-    y = rows.y
     if y.shape[1] != 1:
         raise ValueError(f"Simultaneous bands are of one label per row; y has shape {y.shape}.")
     max_simulated_numbers = 2**24  # at a time
