@@ -7,8 +7,7 @@ from ._checkpoints import (
     identity_of as identity_of,
 )
 from ._choose import Choice as Choice, choose as choose
-from ._fit import fit as fit
-from ._fit_many import fit_many as fit_many
+from ._fit import fit as fit, fit_many as fit_many
 from ._fit_warnings import (
     CostWarning as CostWarning,
     FitWarning as FitWarning,
