@@ -134,19 +134,15 @@ def draw_rows(
     smallest. Up to `MAX_ROWS_OF_ONE_SORT` rows it sorts once, which takes two thirds of the time
     of a training step.
     """
-    is_first_alone = h == 1 and n <= MAX_ROWS_OF_ONE_SORT
     if is_counted is None:
-        if is_first_alone:
-            bits = jax.random.bits(jax.random.split(key)[1], (n,), jnp.uint32)
-            return jnp.argmin(bits, keepdims=True)
-        return jax.random.permutation(key, n)[:h]
+        is_counted = jnp.ones(n, bool)
     largest = np.uint32(2**32 - 1)
     of_one_sort = float(largest) ** (1 / 3)
     rows, count, rank = jnp.arange(n), jnp.sum(is_counted), jnp.cumsum(is_counted) - 1
     for sorts in range(math.ceil(math.log(max(2, n), of_one_sort))):
         key, subkey = jax.random.split(key)
         bits = jnp.where(is_counted, jax.random.bits(subkey, (n,), jnp.uint32)[rank], largest)
-        if is_first_alone:
+        if h == 1 and n <= MAX_ROWS_OF_ONE_SORT:
             return jnp.argmin(bits, keepdims=True)
         _, ordered = jax.lax.sort_key_val(bits, rows)
         rows = jnp.where(count > of_one_sort**sorts, ordered, rows) if sorts else ordered
