@@ -178,10 +178,6 @@ class Poisson(Family):
     def log_likelihood(self, y: Numbers, eta: Numbers) -> Numbers:
         return y * eta - jnp.exp(eta)
 
-    def score_and_curvature(self, y: Numbers, eta: Numbers) -> tuple[Numbers, Numbers]:
-        mean = jnp.exp(eta)
-        return y - mean, mean
-
     def link(self, mean: Numbers) -> Numbers:
         return jnp.log(mean)
 
@@ -226,10 +222,6 @@ class Gamma(Family):
 
     def log_likelihood(self, y: Numbers, eta: Numbers) -> Numbers:
         return -y * jnp.exp(-eta) - eta
-
-    def score_and_curvature(self, y: Numbers, eta: Numbers) -> tuple[Numbers, Numbers]:
-        ratio = y * jnp.exp(-eta)
-        return ratio - 1.0, ratio
 
     def link(self, mean: Numbers) -> Numbers:
         return jnp.log(mean)
