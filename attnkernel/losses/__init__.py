@@ -7,6 +7,7 @@ from ._losses import (
     Huber as Huber,
     RobustLoss as RobustLoss,
     absolute_error as absolute_error,
+    as_level,
     check_losses,
     require_same_shape,
     squared_error as squared_error,

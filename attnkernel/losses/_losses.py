@@ -3,7 +3,7 @@ losses ρ of standardised residuals u, and their weights $w(u) = \psi(u) / u$, $
 """
 
 import abc
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -54,6 +54,12 @@ def absolute_error(prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
     return sum_over_labels(jnp.abs(errors_of(prediction, y)))
 
 
+def as_level(level: Any) -> float:
+    """Returns the level of a quantile; `ValueError` unless it is between 0 and 1."""
+    require_level("level", level)
+    return float(level)
+
+
 class CheckLoss(eqx.Module):
     r"""The check loss (pinball loss) of each row, which the quantile of level τ minimises.
 
@@ -74,11 +80,7 @@ class CheckLoss(eqx.Module):
     **Source:** Koenker and Bassett, *Regression quantiles* (1978).
     """
 
-    level: float = eqx.field(static=True)
-
-    def __init__(self, level: float):
-        require_level("level", level)
-        self.level = float(level)
+    level: float = eqx.field(static=True, converter=as_level)
 
     def __call__(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
         return sum_over_labels(check_losses(-errors_of(prediction, y), self.level))
@@ -146,17 +148,17 @@ class RobustLoss(eqx.Module):
         return u * self.weight(u)
 
 
-class Tuned(RobustLoss):
-    """A loss with a cutoff, a positive number of standard deviations $\\hat\\sigma$."""
+def _as_cutoff(cutoff: Any) -> float:
+    """Returns the cutoff as a float; `ValueError` unless it is positive and finite."""
+    if not is_real_number(cutoff) or not 0 < cutoff < float("inf"):
+        raise ValueError(
+            f"cutoff must be a positive number of standard deviations of the residuals, such as "
+            f"4.685; got {cutoff!r}."
+        )
+    return float(cutoff)
 
-    cutoff: float = eqx.field(static=True)
-    default_cutoff: ClassVar[float]
 
-    def __init__(self, cutoff: float | None = None):
-        self.cutoff = _as_cutoff(self.default_cutoff if cutoff is None else cutoff)
-
-
-class Huber(Tuned):
+class Huber(RobustLoss):
     r"""Huber's loss: quadratic up to the cutoff, linear beyond it.
 
     $$ w(u) = \min\Big(1, \frac{c}{|u|}\Big), \qquad \psi(u) = \max(-c, \min(c, u)) $$
@@ -177,19 +179,15 @@ class Huber(Tuned):
     **Source:** Huber, *Robust estimation of a location parameter* (1964).
     """
 
-    default_cutoff: ClassVar[float] = 1.345
-    __init__ = Tuned.__init__
+    cutoff: float = eqx.field(default=1.345, static=True, converter=_as_cutoff)
 
     def weight(self, u: Numbers) -> Numbers:
         size = jnp.abs(u)
         is_large = size > self.cutoff
         return jnp.where(is_large, self.cutoff / jnp.where(is_large, size, 1.0), 1.0)
 
-    def influence(self, u: Numbers) -> Numbers:
-        return jnp.clip(u, -self.cutoff, self.cutoff)
 
-
-class Bisquare(Tuned):
+class Bisquare(RobustLoss):
     r"""Tukey's bisquare (biweight): the weight falls to 0 at the cutoff.
 
     $$ w(u) = \big(1 - (u / c)^2\big)_+^2 $$
@@ -212,18 +210,9 @@ class Bisquare(Tuned):
     **Source:** Cleveland, *Robust locally weighted regression and smoothing scatterplots* (1979).
     """
 
-    default_cutoff: ClassVar[float] = 6.0 * MEDIAN_OF_ABSOLUTE_NORMAL
-    __init__ = Tuned.__init__
+    cutoff: float = eqx.field(
+        default=6.0 * MEDIAN_OF_ABSOLUTE_NORMAL, static=True, converter=_as_cutoff
+    )
 
     def weight(self, u: Numbers) -> Numbers:
         return jnp.maximum(1.0 - (u / self.cutoff) ** 2, 0.0) ** 2
-
-
-def _as_cutoff(cutoff: Any) -> float:
-    """Returns the cutoff as a float; `ValueError` unless it is positive and finite."""
-    if not is_real_number(cutoff) or not 0 < cutoff < float("inf"):
-        raise ValueError(
-            f"cutoff must be a positive number of standard deviations of the residuals, such as "
-            f"4.685; got {cutoff!r}."
-        )
-    return float(cutoff)

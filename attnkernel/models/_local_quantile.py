@@ -1,24 +1,15 @@
 """Local polynomial quantile regression as an Equinox module."""
 
-from typing import Any
-
 import equinox as eqx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import Scalar
-from .._core.validation import require_level
 from ..attention import as_order
 from ..local import QuantileFit, local_quantile
-from ..losses import CheckLoss
+from ..losses import CheckLoss, as_level
 from ..priors import Prior
 from ._local_regression import LocalRegression
-
-
-def _as_level(level: Any) -> float:
-    """Returns the level of a quantile; `ValueError` unless it is between 0 and 1."""
-    require_level("level", level)
-    return float(level)
 
 
 class LocalQuantile(LocalRegression):
@@ -67,7 +58,7 @@ class LocalQuantile(LocalRegression):
     ```
     """
 
-    level: float = eqx.field(default=0.5, kw_only=True, static=True, converter=_as_level)
+    level: float = eqx.field(default=0.5, kw_only=True, static=True, converter=as_level)
     order: int = eqx.field(default=1, kw_only=True, static=True, converter=as_order)
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
