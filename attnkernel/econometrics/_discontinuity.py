@@ -14,12 +14,11 @@ from .._core.arrays import (
     as_points,
     as_real_array,
     is_concrete,
-    is_on_one_device,
     require_finite,
     wider_dtype,
 )
 from .._core.pandas_frames import is_frame, is_series, require_same_index
-from .._core.rows import Rows, RowWeights, cut_rows, pad_rows, require_regression_data
+from .._core.rows import Rows, RowWeights, cut_rows, require_regression_data
 from .._core.text_tables import align_columns
 from .._core.validation import as_integer, require_level, require_positive, value_text
 from ..attention import jit_if_pure
@@ -96,13 +95,13 @@ class Discontinuity(eqx.Module):
         if at.shape[1] != 1:
             raise ValueError(f"x_new must be one column, shape (m,) or (m, 1); got {at.shape}.")
         count, at = len(at), at.astype(self.x.dtype)
-        x, y, weights = self.x, self.y, self.weights
-        if is_on_one_device(at, x, y, weights):
-            x, y, weights, at = pad_rows(x, y, weights, at)
+        rows = Rows(self.x, self.y, self.weights)
+        if rows.is_on_one_device(at):
+            rows, at = rows.padded(at)
         lengthscales = (self.lengthscale, self.bias_lengthscale)
-        quantile = normal_quantile(self.level, x.dtype)
-        parts = (self.kernel, self.order, lengthscales, self.cutoff, quantile, weights)
-        return cut_rows(jit_if_pure(compute_curves, parts, at, x, y), count)
+        quantile = normal_quantile(self.level, at.dtype)
+        parts = (self.kernel, self.order, lengthscales, self.cutoff, quantile)
+        return cut_rows(jit_if_pure(compute_curves, parts, at, rows), count)
 
     def __str__(self) -> str:
         if not all(is_concrete(leaf) for leaf in jax.tree.leaves(self)):
@@ -224,26 +223,25 @@ def discontinuity(
             f"Its lengthscale is another argument, lengthscale=."
         )
     require_level("level", level)
-    points, labels, row_weights = _read_rows(x, y, treatment, weights)
-    at = _read_cutoff(cutoff, points, row_weights)
-    lengthscales = _read_lengthscales(lengthscale, bias_lengthscale, points.dtype)
-    _require_enough_rows(points, row_weights, lengthscales is None)
-    arrays, padded = (points, *labels), row_weights
-    if is_on_one_device(arrays, row_weights):
-        inputs, first, padded, *others = pad_rows(points, labels[0], row_weights, *labels[1:])
-        arrays = (inputs, first, *others)
-    parts = (kernel, order, lengthscales, at, normal_quantile(level, points.dtype), padded)
+    rows, treatments = _read_rows(x, y, treatment, weights)
+    at = _read_cutoff(cutoff, rows)
+    lengthscales = _read_lengthscales(lengthscale, bias_lengthscale, rows.x.dtype)
+    _require_enough_rows(rows, lengthscales is None)
+    arrays = (rows, *treatments)
+    if rows.is_on_one_device(treatments):
+        arrays = rows.padded(*treatments)
+    parts = (kernel, order, lengthscales, at, normal_quantile(level, rows.x.dtype))
     figures = jit_if_pure(compute_figures, parts, *arrays)
     settings: dict[str, Any] = {"cutoff": at, "level": level, "order": order, "kernel": kernel}
-    data: dict[str, Any] = {"x": points, "y": labels[0], "weights": row_weights}
+    data: dict[str, Any] = {"x": rows.x, "y": rows.y, "weights": rows.weights}
     data |= {"x_name": _series_name(x), "y_name": _series_name(y)}
     found = Discontinuity(**figures, **settings, **data)
     _require_known(found)
     return found
 
 
-def _read_rows(x: Any, y: Any, treatment: Any, weights: Any) -> tuple[Array, list[Array], Any]:
-    """Returns inputs, labels and those of the treatment as columns of one dtype, and weights."""
+def _read_rows(x: Any, y: Any, treatment: Any, weights: Any) -> tuple[Rows, list[Array]]:
+    """Returns the rows, and the labels of the treatment if there is one, in one dtype."""
     rows, _ = Rows.read_named(x, y, weights)
     labels = [rows.y]
     if treatment is not None:
@@ -258,13 +256,13 @@ def _read_rows(x: Any, y: Any, treatment: Any, weights: Any) -> tuple[Array, lis
         )
     require_regression_data(rows.x, rows.y)
     dtype = wider_dtype(jnp.result_type(rows.x, *labels))
-    points, *labels = (each.astype(dtype) for each in (rows.x, *labels))
-    return points, labels, rows.weights
+    points, y, *treatments = (each.astype(dtype) for each in (rows.x, *labels))
+    return Rows(points, y, rows.weights), treatments
 
 
-def _read_cutoff(cutoff: Any, x: Array, weights: Array | None) -> Float[Array, ""]:
+def _read_cutoff(cutoff: Any, rows: Rows) -> Float[Array, ""]:
     """Returns the cutoff in the dtype of x; `ValueError` unless rows are on both sides."""
-    at = as_real_array("cutoff", cutoff)
+    at, x, weights = as_real_array("cutoff", cutoff), rows.x, rows.weights
     if at.ndim:
         raise ValueError(f"cutoff must be one number, in the units of x; got {value_text(cutoff)}.")
     if is_concrete(at, x) and (weights is None or is_concrete(weights)):
@@ -294,10 +292,11 @@ def _read_lengthscales(h: Any, b: Any, dtype: Any) -> tuple[Array, Array] | None
     return pair[0], pair[1]
 
 
-def _require_enough_rows(x: Array, weights: Array | None, is_estimated: bool) -> None:
+def _require_enough_rows(rows: Rows, is_estimated: bool) -> None:
     """Raises `ValueError` for fewer rows with weight than an estimate of lengthscales needs."""
+    weights = rows.weights
     if is_estimated and (weights is None or is_concrete(weights)):
-        count = len(x) if weights is None else int(np.sum(np.asarray(weights) > 0))
+        count = len(rows.x) if weights is None else int(np.sum(np.asarray(weights) > 0))
         if count < MIN_ROWS:
             raise ValueError(
                 f"Lengthscales are estimated from at least {MIN_ROWS} rows of x; there are "

@@ -20,7 +20,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import Scalar, precise_matmul
-from .._core.rows import RowWeights
+from .._core.rows import Rows
 from ..inference import MIN_RELIABLE_COUNT
 from ..kernels import Boxcar, Compact, Epanechnikov, Triangular
 from ._one_sided_fits import (
@@ -133,13 +133,13 @@ def compute_figures(
     lengthscales: tuple[Scalar, Scalar] | None,
     cutoff: Scalar,
     quantile: Scalar,
-    weights: RowWeights | None,
-    x: Float[Array, "n 1"],
-    *labels: Float[Array, "n 1"],
+    data: Rows,
+    treatment: Float[Array, "n 1"] | None = None,
 ) -> dict[str, Array | None]:
     """Returns the fields of a `Discontinuity` that are estimated; `lengthscales`: None to estimate
     them; `quantile`: half the width of the interval, in standard errors."""
-    design = Design.of_data(x, labels, weights, cutoff)
+    labels = [data.y] if treatment is None else [data.y, treatment]
+    design = Design.of_data(data, labels, cutoff)
     rows, sides, zero = design.rows, design.sides, jnp.zeros_like(cutoff)
     if lengthscales is None:
         h, b = select_lengthscales(rows, sides, kernel, order)
@@ -186,37 +186,30 @@ def compute_curves(
     lengthscales: tuple[Scalar, Scalar],
     cutoff: Scalar,
     quantile: Scalar,
-    weights: RowWeights | None,
     at: Float[Array, "m 1"],
-    x: Float[Array, "n 1"],
-    y: Float[Array, "n 1"],
+    rows: Rows,
 ) -> dict[str, Array]:
     """Returns the mean at new inputs `at`, from the rows on the same side, and its band."""
-    design = Design.of_data(x, (y,), weights, cutoff)
+    design = Design.of_data(rows, [rows.y], cutoff)
     h, b = (length / design.x_unit for length in lengthscales)
 
-    def at_point(point: Scalar) -> dict[str, Array]:
+    def at_point(point: Scalar) -> tuple[Array, ...]:
         side = design.sides[(point >= 0).astype(int)]
         fit = sided_fit(design.rows, side, point, kernel, order, (h, b))
-        labels = design.rows.y[:, 0]
-        error = jnp.sqrt(jnp.sum((fit.corrected_weights * fit.residuals[:, 0]) ** 2))
-        return {
-            "mean": jnp.sum(fit.weights * labels),
-            "centre": jnp.sum(fit.corrected_weights * labels),
-            "error": error,
-            "count": 1.0 / jnp.sum(fit.corrected_weights**2),
-        }
+        weights, labels = fit.corrected_weights, design.rows.y[:, 0]
+        error = jnp.sqrt(jnp.sum((weights * fit.residuals[:, 0]) ** 2))
+        count = 1.0 / jnp.sum(weights**2)
+        return jnp.sum(fit.weights * labels), jnp.sum(weights * labels), error, count
 
-    found = jax.lax.map(at_point, (at[:, 0] - cutoff) / design.x_unit)
-    unit, middle = design.y_units[0], design.y_centre[0]
-    mean, centre = (middle + unit * found[name] for name in ("mean", "centre"))
-    error = unit * found["error"]
+    *found, count = jax.lax.map(at_point, (at[:, 0] - cutoff) / design.x_unit)
+    mean, centre, error = (design.y_units[0] * each for each in found)
+    mean, centre = design.y_centre[0] + mean, design.y_centre[0] + centre
     return {
         "mean": mean,
         "centre": centre,
         "standard_error": error,
         "lower": centre - quantile * error,
         "upper": centre + quantile * error,
-        "effective_count": found["count"],
-        "reliable": found["count"] >= MIN_RELIABLE_COUNT,
+        "effective_count": count,
+        "reliable": count >= MIN_RELIABLE_COUNT,
     }

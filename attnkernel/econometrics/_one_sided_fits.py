@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import Scalar
-from .._core.rows import RowWeights
+from .._core.rows import Rows
 from ..kernels import Compact
 
 
@@ -124,15 +124,9 @@ class Design(NamedTuple):
     y_units: Float[Array, " out"]
 
     @classmethod
-    def of_data(
-        cls,
-        x: Float[Array, "n 1"],
-        labels: tuple[Float[Array, "n 1"], ...],
-        weights: RowWeights | None,
-        cutoff: Scalar,
-    ) -> "Design":
-        here = jnp.ones(len(x), x.dtype) if weights is None else weights.astype(x.dtype)
-        has_weight, distance = here > 0, x[:, 0] - cutoff
+    def of_data(cls, data: Rows, labels: list[Float[Array, "n 1"]], cutoff: Scalar) -> "Design":
+        here = data.row_weights(data.x.dtype)
+        has_weight, distance = here > 0, data.x[:, 0] - cutoff
         extent = jnp.max(jnp.where(has_weight, jnp.abs(distance), 0.0))
         distance = distance / extent  # whose squares do not overflow
         spread = jnp.std(distance, where=has_weight, ddof=1)
