@@ -230,8 +230,8 @@ def discontinuity(
     arrays = (rows, *treatments)
     if rows.is_on_one_device(treatments):
         arrays = rows.padded(*treatments)
-    parts = (kernel, order, lengthscales, at, normal_quantile(level, rows.x.dtype))
-    figures = jit_if_pure(compute_figures, parts, *arrays)
+    arrays = (at, normal_quantile(level, rows.x.dtype), *arrays)
+    figures = jit_if_pure(compute_figures, (kernel, order, lengthscales), *arrays)
     settings: dict[str, Any] = {"cutoff": at, "level": level, "order": order, "kernel": kernel}
     data: dict[str, Any] = {"x": rows.x, "y": rows.y, "weights": rows.weights}
     data |= {"x_name": _series_name(x), "y_name": _series_name(y)}
