@@ -217,18 +217,14 @@ class _Psi(NamedTuple):
 
     def _by_pairs(self, order: int, g: Scalar) -> Scalar:
         """Returns Σ φ_g⁽ʳ⁾(x_i − x_j) as the sum over pairs."""
-        n = len(self.x)
-        rows = max(1, min(n, (2**20) // n))
-        spare = -n % rows
-        x, is_point = jnp.pad(self.x, (0, spare)), jnp.pad(self.is_point, (0, spare))
 
-        def of_block(block: tuple[Array, Array]) -> Array:
-            u = ((block[0][:, None] - self.x[None, :]) / g) ** 2
+        def of_point(x: Scalar) -> Scalar:
+            u = ((x - self.x) / g) ** 2
             hermite = u**2 - 6.0 * u + 3.0
             if order == 6:
                 hermite = u**3 - 15.0 * u**2 + 45.0 * u - 15.0
-            is_pair = block[1][:, None] & self.is_point[None, :]
-            return jnp.sum(jnp.where(is_pair, hermite * jnp.exp(-0.5 * u), 0.0))
+            return jnp.sum(jnp.where(self.is_point, hermite * jnp.exp(-0.5 * u), 0.0))
 
-        sums = jax.lax.map(of_block, (x.reshape(-1, rows), is_point.reshape(-1, rows)))
-        return jnp.sum(sums) / (math.sqrt(2.0 * math.pi) * g ** (order + 1))
+        sums = jax.lax.map(of_point, self.x, batch_size=max(1, 2**20 // len(self.x)))
+        total = jnp.sum(jnp.where(self.is_point, sums, 0.0))
+        return total / (math.sqrt(2.0 * math.pi) * g ** (order + 1))
