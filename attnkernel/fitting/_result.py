@@ -136,14 +136,11 @@ class Fit(eqx.Module):
             raise ValueError("This is one fit, not a batch: it has no members.")
         if not -len(self.loss) <= i < len(self.loss):
             raise IndexError(f"There are {len(self.loss)} fits; got member {i}.")
-        parts = (self.model, self.loss, self.history, self.starts, self.objective)
-        data = (self.x, self.y) if self.x.ndim == 3 else ()
-        arrays, rest = eqx.partition((*parts, *data), eqx.is_array)
-        arrays = jax.tree.map(lambda array: index_on_host(array, i), arrays)
-        model, loss, history, starts, objective, *data = eqx.combine(arrays, rest)
-        x, y = data or (self.x, self.y)
-        parts = {"model": model, "loss": loss, "history": history, "starts": starts}
-        return dataclasses.replace(self, **parts, objective=objective, x=x, y=y)
+        names = ["model", "loss", "history", "starts", "objective"]
+        names += ["x", "y"] if self.x.ndim == 3 else []
+        own = lambda leaf: index_on_host(leaf, i) if eqx.is_array(leaf) else leaf  # noqa: E731
+        parts = {name: jax.tree.map(own, getattr(self, name)) for name in names}
+        return dataclasses.replace(self, **parts)
 
     def best(self) -> Any:
         """Returns the index of the start that ended lowest, for each fit."""
