@@ -171,9 +171,8 @@ def average_derivative(
     flags = (support.deficient, support.extrapolates)
     warn_of_extrapolation(fit.model.description, *flags, fit.y.dtype)
     names = tuple(display_names(fit.x_names, dim)[column] for column in columns)
-    estimate, error, lower, upper, rows = found
-    parts = (level, columns, names, undersmoothed)
-    return AverageDerivative(estimate, error, lower, upper, rows, *parts)
+    fields: tuple[Any, ...] = (*found, level, columns, names, undersmoothed)
+    return AverageDerivative(*fields)
 
 
 def _as_row_weights(row_weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
@@ -202,7 +201,6 @@ def _average_slopes(
     `omega`: the weight of each row in the average; the others as for `compute_linear_bands`.
     """
     rule, squares = RowVariance.of_fit(model, rows, noise)
-    of_clusters = None if clusters is None else cluster_errors(rule, clusters)
     columns = model.columns_of_quantities(rows.x.shape[1])
     if undersmoothed:
         d = len(columns)
@@ -229,7 +227,7 @@ def _average_slopes(
         variance = precise_matmul(influence**2, rule(squares))[:, 0]
         half_width = norm.ppf(0.5 + 0.5 * level)
     else:
-        parts, half_width = influence.T * of_clusters, clusters.half_width
+        parts, half_width = influence.T * cluster_errors(rule, clusters), clusters.half_width
         sums = jax.ops.segment_sum(parts, clusters.codes, clusters.count)
         variance = jnp.sum(sums**2, axis=0)
     error = jnp.sqrt(variance)
