@@ -11,7 +11,7 @@ from ._objective import (
     default_score,
     log_score as log_score,
 )
-from ._repeated_rows import at_distinct_inputs
+from ._repeated_rows import at_distinct_inputs, merge_equal_rows
 from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut, OtherFolds, spread_indices
 
 # by which configs and scikit-learn know them

@@ -44,7 +44,6 @@ class OfDistinctInputs(Objective):
     of: Objective  # `LeaveOneOut` or a `Penalised`, whose own weights are not used
     counts: Float[Array, " inputs"]
     squares: Float[Array, " inputs"]  # of the labels about their mean, summed
-    is_stochastic: ClassVar[bool] = False
     row_fields: ClassVar[tuple[str, ...]] = ("weights", "counts", "squares")
 
     @property
@@ -72,6 +71,19 @@ class OfDistinctInputs(Objective):
         return jnp.sum(jnp.where(share > 0, share * sums, 0.0))
 
 
+def merge_equal_rows(
+    keys: np.ndarray, labels: Float[np.ndarray, "n out"], weights: Float[np.ndarray, " n"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the index of the first of each set of equal rows of `keys`, in their order, and that
+    of the set of each row; and of each set the total weight and the weighted mean of labels."""
+    _, first, of_row = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    of_row = of_row.reshape(-1)  # of two axes in NumPy 2.0
+    total, sums = np.bincount(of_row, weights), np.zeros((len(first), labels.shape[1]))
+    # relative to the first label of a set, so that the mean of equal labels is exact
+    np.add.at(sums, of_row, weights[:, None] * (labels - labels[first][of_row]))
+    return first, of_row, total, labels[first] + sums / total[:, None]
+
+
 def at_distinct_inputs(model: Any, data: Sample) -> Sample:
     """Returns the rows with repeated inputs merged, where the criterion has a formula of them and
     half of the rows repeat one; others unchanged. Rows of different weights are not merged."""
@@ -86,17 +98,11 @@ def at_distinct_inputs(model: Any, data: Sample) -> Sample:
     keys, weights = np.asarray(x), objective.weights
     if weights is not None:
         keys = np.column_stack([keys, np.asarray(weights)])
-    distinct, first, of_row, counts = np.unique(
-        keys, axis=0, return_index=True, return_inverse=True, return_counts=True
-    )
-    most = min(len(keys) // 2, 4096)  # beyond, a search begins on a sample of all rows
-    if not 3 <= len(distinct) <= most:
-        return data
     labels = np.asarray(y, np.float64).reshape(len(keys), -1)  # many labels of a large mean
-    means = np.zeros((len(distinct), labels.shape[1]))
-    of_row = of_row.reshape(-1)  # of two axes in NumPy 2.0
-    np.add.at(means, of_row, labels)
-    means /= counts[:, None]
+    first, of_row, counts, means = merge_equal_rows(keys, labels, np.ones(len(keys)))
+    most = min(len(keys) // 2, 4096)  # beyond, a search begins on a sample of all rows
+    if not 3 <= len(first) <= most:
+        return data
     squares = np.bincount(of_row, np.sum((labels - means[of_row]) ** 2, axis=1))
     sums = [part.astype(y.dtype) for part in (means.reshape(-1, *y.shape[1:]), counts, squares)]
     at, means, counts, squares = put_like(x, (np.asarray(x)[first], *sums))

@@ -30,7 +30,7 @@ from ..fitting import Fit, fit, select_for_leave_one_out
 from ..kernels import rescaled
 from ..methods import Blockwise, Dense
 from ..models import BiasReduced, KernelRegression, known_policy
-from ..objectives import Objective, spread_indices
+from ..objectives import Objective, merge_equal_rows, spread_indices
 from ._candidates import AUTO, fit_candidates, require_comparable
 
 
@@ -48,7 +48,9 @@ class DistinctRows(NamedTuple):
         self, variance: Float[np.ndarray, "given out"]
     ) -> Float[np.ndarray, "n out"]:
         r"""Returns $\sum_i (w_i / W_u)^2 \sigma_i^2$ of each $\bar y_u$, for independent labels."""
-        return _group_sums(self.share[:, None] ** 2 * variance, self.group)
+        sums = np.zeros((len(self.x), variance.shape[1]))
+        np.add.at(sums, self.group, self.share[:, None] ** 2 * variance)
+        return sums
 
 
 def merge_duplicates(
@@ -67,25 +69,11 @@ def merge_duplicates(
             f"sample_weight must be finite, none negative and not all 0; got {weights.min()} to "
             f"{weights.max()}."
         )
-    order = np.lexsort(x.T[::-1])
-    order = order[weights[order] > 0]
-    x, y, weights = x[order], y[order], weights[order]
-    is_new = np.append(True, np.any(x[1:] != x[:-1], axis=1))
-    group = np.cumsum(is_new) - 1
-    total = _group_sums(weights, group)
-    share = weights / total[group]
-    # relative to the first label of a group, so that the mean of equal labels is exact
-    first = y[is_new]
-    column = share if y.ndim == 1 else share[:, None]
-    mean = first + _group_sums(column * (y - first[group]), group)
+    x, y, weights = (part[weights > 0] for part in (x, y, weights))
+    first, group, total, means = merge_equal_rows(x, y.reshape(len(y), -1), weights)
+    means, share = means.reshape(-1, *y.shape[1:]), weights / total[group]
     is_equal = np.all(total == total[0])
-    return DistinctRows(x[is_new], mean, None if is_equal else total, group, share, y)
-
-
-def _group_sums(values: np.ndarray, group: Int[np.ndarray, " given"]) -> np.ndarray:
-    """Returns the sums of the rows of `values` in each group; `group`: sorted index of each row."""
-    starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
-    return np.add.reduceat(values, starts, axis=0)
+    return DistinctRows(x[first], means, None if is_equal else total, group, share, y)
 
 
 KERNELS = {name.replace("_", "-"): kind for name, kind in kernels.BY_NAME.items()}
