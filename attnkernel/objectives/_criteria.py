@@ -2,7 +2,7 @@
 
 import abc
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -31,8 +31,6 @@ class Penalised(Objective):
     To add one, subclass it and write `penalty`. The model must be a `LinearSmoother`. With row
     weights, RSS/n is the weighted mean square, and n counts the rows with positive weight.
     """
-
-    is_stochastic: ClassVar[bool] = False
 
     @property
     def can_pad_rows(self) -> bool:
@@ -127,8 +125,6 @@ class UnbiasedCV(Objective):
     print(fit.model.kernel)
     ```
     """
-
-    is_stochastic: ClassVar[bool] = False
 
     @property
     def can_pad_rows(self) -> bool:

@@ -87,13 +87,11 @@ def _as_row_weights(weights: ArrayLike | None) -> Float[Array, "*fits n"] | None
 class Objective(eqx.Module):
     r"""A criterion $L(f, x, y) \in \mathbb{R}$ of a model f on n labelled rows.
 
-    To add one, subclass it, set `is_stochastic` and write `__call__`. Name fields with an entry for
-    each row in `row_fields`: rows are sorted, chosen and padded with them.
+    To add one, subclass it and write `__call__`; set `is_stochastic` if it draws at random. Name
+    fields with an entry for each row in `row_fields`: rows are sorted, chosen and padded with them.
 
     ```python
     class AbsoluteError(ak.objectives.Objective):
-        is_stochastic = False
-
         def __call__(self, model, x, y, *, key=None):
             return jnp.mean(jnp.abs(y - model(x, x, y, prior=ak.priors.ExcludeSelf())))
     ```
@@ -109,7 +107,7 @@ class Objective(eqx.Module):
     weights: Float[Array, "*fits n"] | Bool[Array, "*fits n"] | None = eqx.field(
         default=None, kw_only=True, converter=_as_row_weights
     )
-    is_stochastic: ClassVar[bool]
+    is_stochastic: ClassVar[bool] = False  # whether it draws at random
     row_fields: ClassVar[tuple[str, ...]] = ("weights",)  # fields with one entry per row
 
     @abc.abstractmethod

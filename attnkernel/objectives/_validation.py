@@ -10,7 +10,7 @@ criterion of the subsample is scaled by this factor, so that its curvature is th
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -63,7 +63,6 @@ class _SubsampledLeaveOneOut(Objective):
     n: Float[Array, ""]
     terms: int | None = eqx.field(static=True)  # how many rows are predicted; None: all
     score: Callable[[Any, Array], Array] | None = eqx.field(default=None, static=True)
-    is_stochastic: ClassVar[bool] = False
 
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
@@ -98,8 +97,6 @@ class _ExcludeOwnRow(Mask):
 
 class FoldValidation(Validation):
     r"""Cross-validation: each row is predicted from the rows that a mask shows to it."""
-
-    is_stochastic: ClassVar[bool] = False
 
     @abc.abstractmethod
     def mask(self, x: Inputs) -> Mask:
