@@ -227,11 +227,9 @@ class KernelDensity(DensityModel):
         """
         lengthscale = self._gaussian_lengthscale()
         require_key("key", key)
-        shape = (
-            as_integer("number", number, 1),
-            (rows := read_points(x, x, weights)[1]).x.shape[1],
-        )
+        number, (_, rows) = as_integer("number", number, 1), read_points(x, x, weights)
         self.check_points(rows.x, rows.x)
+        shape = (number, rows.x.shape[1])
         of_row, of_noise = jax.random.split(key)
         shares = rows.row_weights(rows.x.dtype)
         chosen = jax.random.choice(of_row, len(rows.x), shape[:1], p=shares / jnp.sum(shares))
