@@ -24,7 +24,7 @@ from .._core.validation import as_integer, require_level, require_positive, valu
 from ..attention import jit_if_pure
 from ..inference import Bands
 from ..kernels import Compact, Triangular
-from ._discontinuity_figures import PILOT_FACTORS, compute_curves, compute_figures, normal_quantile
+from ._discontinuity_figures import PILOT_FACTORS, compute_curves, compute_figures
 
 
 class Discontinuity(eqx.Module):
@@ -99,8 +99,8 @@ class Discontinuity(eqx.Module):
         if rows.is_on_one_device(at):
             rows, at = rows.padded(at)
         lengthscales = (self.lengthscale, self.bias_lengthscale)
-        quantile = normal_quantile(self.level, at.dtype)
-        parts = (self.kernel, self.order, lengthscales, self.cutoff, quantile)
+        level = jax.device_put(np.asarray(self.level, at.dtype))
+        parts = (self.kernel, self.order, lengthscales, self.cutoff, level)
         return cut_rows(jit_if_pure(compute_curves, parts, at, rows), count)
 
     def __str__(self) -> str:
@@ -230,7 +230,7 @@ def discontinuity(
     arrays = (rows, *treatments)
     if rows.is_on_one_device(treatments):
         arrays = rows.padded(*treatments)
-    arrays = (at, normal_quantile(level, rows.x.dtype), *arrays)
+    arrays = (at, jax.device_put(np.asarray(level, at.dtype)), *arrays)
     figures = jit_if_pure(compute_figures, (kernel, order, lengthscales), *arrays)
     settings: dict[str, Any] = {"cutoff": at, "level": level, "order": order, "kernel": kernel}
     data: dict[str, Any] = {"x": rows.x, "y": rows.y, "weights": rows.weights}
@@ -323,10 +323,8 @@ def _require_known(found: Discontinuity) -> None:
     if found.first_stage is not None and not float(found.first_stage):
         raise ValueError("treatment has no jump, by which that of y could be divided.")
     if not np.isfinite(found.estimate) or not np.isfinite(found.standard_error):
-        within = (
-            np.asarray(found.rows_within).tolist(),
-            np.asarray(found.bias_rows_within).tolist(),
-        )
+        counts = (found.rows_within, found.bias_rows_within)
+        within = [np.asarray(pair).tolist() for pair in counts]
         raise ValueError(
             f"Polynomials of order {found.order} and {found.order + 1} need more different inputs: "
             f"the lengthscales {float(h):.6g} and {float(b):.6g} hold {within[0]} and {within[1]} "

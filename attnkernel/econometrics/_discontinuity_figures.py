@@ -10,12 +10,9 @@ B. Three such steps follow each other: each gives the lengthscale of B in the ne
 """
 
 import math
-import statistics
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float
 
@@ -121,23 +118,17 @@ def _pilot_lengthscale(rows: SortedRows, kernel: type[Compact]) -> Scalar:
     return PILOT_FACTORS[kernel] * spread * count ** (-0.2)
 
 
-def normal_quantile(level: float, dtype: Any) -> Scalar:
-    """Returns half the width of an interval of this level, in standard errors."""
-    value = statistics.NormalDist().inv_cdf(0.5 + 0.5 * level)
-    return jax.device_put(np.asarray(value, dtype))
-
-
 def compute_figures(
     kernel: type[Compact],
     order: int,
     lengthscales: tuple[Scalar, Scalar] | None,
     cutoff: Scalar,
-    quantile: Scalar,
+    level: Scalar,
     data: Rows,
     treatment: Float[Array, "n 1"] | None = None,
 ) -> dict[str, Array | None]:
     """Returns the fields of a `Discontinuity` that are estimated; `lengthscales`: None to estimate
-    them; `quantile`: half the width of the interval, in standard errors."""
+    them; `level`: that of the interval."""
     labels = [data.y] if treatment is None else [data.y, treatment]
     design = Design.of_data(data, labels, cutoff)
     rows, sides, zero = design.rows, design.sides, jnp.zeros_like(cutoff)
@@ -162,13 +153,14 @@ def compute_figures(
         for weights in (fits.weights, fits.corrected_weights)
     )
     counts = jnp.sum(fits.inside.astype(int), axis=2)
+    width = norm.ppf(0.5 + 0.5 * level) * robust
     return {
         "estimate": estimate,
         "corrected": centre,
         "standard_error": robust,
         "conventional_error": plain,
-        "lower": centre - quantile * robust,
-        "upper": centre + quantile * robust,
+        "lower": centre - width,
+        "upper": centre + width,
         "p_value": 2.0 * norm.cdf(-jnp.abs(centre) / robust),
         "lengthscale": h * design.x_unit,
         "bias_lengthscale": b * design.x_unit,
@@ -185,7 +177,7 @@ def compute_curves(
     order: int,
     lengthscales: tuple[Scalar, Scalar],
     cutoff: Scalar,
-    quantile: Scalar,
+    level: Scalar,
     at: Float[Array, "m 1"],
     rows: Rows,
 ) -> dict[str, Array]:
@@ -204,12 +196,13 @@ def compute_curves(
     *found, count = jax.lax.map(at_point, (at[:, 0] - cutoff) / design.x_unit)
     mean, centre, error = (design.y_units[0] * each for each in found)
     mean, centre = design.y_centre[0] + mean, design.y_centre[0] + centre
+    width = norm.ppf(0.5 + 0.5 * level) * error
     return {
         "mean": mean,
         "centre": centre,
         "standard_error": error,
-        "lower": centre - quantile * error,
-        "upper": centre + quantile * error,
+        "lower": centre - width,
+        "upper": centre + width,
         "effective_count": count,
         "reliable": count >= MIN_RELIABLE_COUNT,
     }

@@ -116,9 +116,7 @@ class Searches(NamedTuple):
 
     def start(self) -> Bfgs:
         """Returns the initial states of all searches."""
-        if self.axes is None:
-            return Bfgs.start(self.z)
-        return Bfgs.start(as_numpy_if_concrete(self.z), axes=2)
+        return Bfgs.start(as_numpy_if_concrete(self.z), axes=1 if self.axes is None else 2)
 
     @property
     def number(self) -> int:

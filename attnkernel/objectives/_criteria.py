@@ -17,6 +17,7 @@ from .._core.rows import Inputs, Labels, Rows
 from .._core.validation import require_instance, require_positive
 from ..attention import jit_if_pure
 from ..kernels import Gaussian, rescaled
+from ..losses import squared_error
 from ..models import KernelDensity, LinearSmoother
 from ..priors import ExcludeSelf
 from ._objective import Objective, Sample
@@ -51,7 +52,7 @@ class Penalised(Objective):
             )
         rows = Rows.read(x, y, self.weights)
         found = model.estimate(None, rows)
-        mean_square = self.mean_square(found.value - rows.labels)
+        mean_square = self.mean(squared_error(found.value, rows.labels))
         return self.penalty(mean_square, jnp.sum(found.leverage), rows.count)
 
 

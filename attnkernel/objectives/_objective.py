@@ -161,10 +161,6 @@ class Objective(eqx.Module):
         """Sets the values of rows with zero weight to 0."""
         return values if self.weights is None else jnp.where(is_positive(self.weights), values, 0.0)
 
-    def mean_square(self, error: Labels) -> Scalar:
-        """Returns the weighted mean over rows of squared errors, summed over labels."""
-        return self.mean(squared_error(error, jnp.zeros_like(error)))
-
     def mean(self, scores: Float[Array, " n"]) -> Scalar:
         """Returns the weighted mean over rows.
 

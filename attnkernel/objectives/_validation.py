@@ -32,22 +32,6 @@ KEYS = 1024
 TERMS = 128  # in one dimension; in several the minima of 128 terms are far from those of all rows
 
 
-def sample_of_leave_one_out(
-    x: Inputs, y: Array, starts: int, score: Callable[[Any, Array], Array] | None
-) -> Sample | None:
-    """Returns the subsampled criterion by a score; None where all rows are cheap enough."""
-    n = len(x)
-    if n < MIN_ROWS_OF_ONE_START and (n < MIN_ROWS or starts == 1):
-        return None
-    keys, terms = KEYS, TERMS if x.shape[1] == 1 else None
-    if n >= MIN_ROWS_OF_ONE_START:
-        keys, terms = 4000, None
-    # spread along the first input, so that the order of rows does not matter
-    rows = np.asarray(input_order(x))[spread_indices(keys, n)]
-    objective = _SubsampledLeaveOneOut(jnp.asarray(n, x.dtype), terms, score)
-    return Sample(index_on_host(x, rows), index_on_host(y, rows), objective)
-
-
 def spread_indices(size: int, n: int) -> Int[np.ndarray, " size"]:
     """Returns one index at random, from a fixed seed, of each of `size` equal parts of n rows.
 
@@ -138,9 +122,15 @@ class LeaveOneOut(FoldValidation):
         In one dimension only 128 of these rows are predicted. From 131 072 rows, for any number of
         starts: leave-one-out of 4000 rows.
         """
-        if self.weights is not None or not self._has_own_score():
+        n, is_large = len(x), len(x) >= MIN_ROWS_OF_ONE_START
+        is_cheap = not is_large and (n < MIN_ROWS or starts == 1)
+        if is_cheap or self.weights is not None or not self._has_own_score():
             return None
-        return sample_of_leave_one_out(x, y, starts, self.score)
+        keys, terms = (4000, None) if is_large else (KEYS, TERMS if x.shape[1] == 1 else None)
+        # spread along the first input, so that the order of rows does not matter
+        rows = np.asarray(input_order(x))[spread_indices(keys, n)]
+        of_sample = _SubsampledLeaveOneOut(jnp.asarray(n, x.dtype), terms, self.score)
+        return Sample(index_on_host(x, rows), index_on_host(y, rows), of_sample)
 
 
 class KFold(FoldValidation):

@@ -18,14 +18,8 @@ from .._core.validation import as_integer, require_instance, require_string
 from ..fitting import Fit
 from ..models import Smoother
 
-GREY, BLUE, ORANGE, GREEN, PURPLE, SKY = (
-    "#767676",
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-)
+GREY, BLUE, ORANGE = "#767676", "#0072B2", "#D55E00"
+GREEN, PURPLE, SKY = "#009E73", "#CC79A7", "#56B4E9"
 
 
 def _colours(ink: str, paper: str) -> Any:
