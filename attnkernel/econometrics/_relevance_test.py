@@ -116,8 +116,13 @@ def relevance_test(
     place = column_number("column", column, fit.x.shape[1], fit.x_names)
     name = f"column {place}" if fit.x_names is None else str(fit.x_names[place])
     levels = _find_categories(fit, place)
-    if reselect:
-        _require_pairwise_kernel(fit.model)
+    kernel = getattr(fit.model, "kernel", None)
+    if reselect and (kernel is None or not kernel.is_pairwise):
+        raise ValueError(
+            f"reselect=True moves the lengthscale of a column, and needs a model with a kernel of "
+            f"pairs, such as ak.KernelRegression(ak.Gaussian(0.3)); got {fit.model!r}. "
+            f"Pass reselect=False."
+        )
     parts = (fit.model, levels, reselect, draws, key, jax.device_put(np.asarray(place)))
     arrays = padded_rows(fit)
     statistic, p_value, samples = jit_if_pure(_compute_statistics, parts, *arrays)
@@ -146,17 +151,6 @@ def _find_categories(fit: Fit, column: int) -> Float[Array, " levels"] | None:
     if len(found) < 2:
         raise ValueError(f"Column {column} has one category, so that there is nothing to test.")
     return jax.device_put(found.astype(fit.x.dtype))
-
-
-def _require_pairwise_kernel(model: LinearSmoother) -> None:
-    """Raises `ValueError` unless the model has a kernel that is a function of two points."""
-    kernel = getattr(model, "kernel", None)
-    if kernel is None or not kernel.is_pairwise:
-        raise ValueError(
-            f"reselect=True moves the lengthscale of a column, and needs a model with a kernel of "
-            f"pairs, such as ak.KernelRegression(ak.Gaussian(0.3)); got {model!r}. "
-            f"Pass reselect=False."
-        )
 
 
 def _compute_statistics(

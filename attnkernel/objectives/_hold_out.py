@@ -156,13 +156,10 @@ def permuted_rows(key: PRNGKeyArray, n: int) -> Int[AnyArray, " n"]:
     if not (_bits_ignore_number() and is_on_one_device(key)):
         return jax.random.permutation(key, n)
     size = bucket_size(n)
-    return np.asarray(_permute(key, size, jax.device_put(np.arange(size) < n)))[:n]
+    return np.asarray(_draw_rows(key, size, size, jax.device_put(np.arange(size) < n)))[:n]
 
 
-@eqx.filter_jit
-def _permute(key: PRNGKeyArray, n: int, is_counted: Bool[Array, " n"]) -> Int[Array, " n"]:
-    """Returns the rows in random order, those that count first."""
-    return draw_rows(key, n, n, is_counted)
+_draw_rows = eqx.filter_jit(draw_rows)
 
 
 def _bits_ignore_number() -> bool:
