@@ -116,8 +116,6 @@ class HoldOut(Validation):
         shaped = scored if y.ndim == 1 else scored[:, None]
         predicted = jax.tree.map(lambda leaf: jnp.where(shaped, leaf, 1.0), predicted)
         scores = jnp.where(scored, self.row_scores(model, predicted, y[rows]), 0.0)
-        if self.weights is None:
-            return jnp.sum(scores) / self.size
         total = jnp.sum(weights)  # 0 if all drawn rows have zero weight: the loss is then 0
         return jnp.sum(weights * scores) / jnp.where(total > 0, total, 1.0)
 
