@@ -15,7 +15,7 @@ from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel.kernels import Boxcar, Matern32, Triangular, Tricube
-from attnkernel.methods import Blockwise, Dense, Sorted
+from attnkernel.methods import Blockwise, Dense, Sharded, Sorted
 from attnkernel.priors import ExcludeSelf, MaskFunction
 from attnkernel.rules import Uniform
 
@@ -335,9 +335,14 @@ def test_a_query_that_is_not_finite_is_nan_in_its_own_row_alone(x64, method, rul
     assert np.all(np.isfinite(valid))
 
 
-@pytest.mark.parametrize("method", [Dense(), Blockwise(2, 3)])
+@pytest.mark.parametrize(
+    "method",
+    [Dense(), Blockwise(2, 3), pytest.param(None, id="Sharded", marks=pytest.mark.multi_device)],
+)
 def test_a_key_that_is_not_a_number_is_not_ignored(x64, method):
+    """Nor is a query of NaN or infinity taken for one that sees no key: its log-mass is NaN too."""
     kernels = (ak.Epanechnikov(0.3), Matern32(0.3), Triangular(0.3), Tricube(0.3))
+    method = Sharded() if method is None else method
 
     @jax.jit
     def both(keys):
@@ -345,15 +350,17 @@ def test_a_key_that_is_not_a_number_is_not_ignored(x64, method):
 
         def of_kernel(i):
             parts = {"v": ELEVEN_VALUES, "kernel": OneOfKernels(kernels, i), "method": method}
-            query = jnp.array([[0.5]])
-            return ak.attend(query, keys, **parts), ak.attend(query, keys, prior=hidden, **parts)
+            attended = functools.partial(ak.attend, INVALID, keys, **parts, return_log_mass=True)
+            return attended(), attended(prior=hidden)
 
         return jax.lax.map(of_kernel, np.arange(4))
 
     plain, masked = both(np.where(np.arange(11)[:, None] == 0, np.nan, ELEVEN_KEYS))
-    assert plain.shape == masked.shape == (4, 1, 1)
-    assert np.all(np.isnan(plain))
-    assert np.all(np.isfinite(masked))
+    for found in (*plain, *masked):  # values and log-masses
+        assert np.all(np.isnan(found[:, np.array([0, 2])]))
+    for seen, unseen in zip(plain, masked, strict=True):
+        assert np.all(np.isnan(seen[:, 1]))
+        assert np.all(np.isfinite(unseen[:, 1]))
 
 
 def test_weights_of_an_infinite_query_are_nan():

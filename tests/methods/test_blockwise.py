@@ -40,32 +40,21 @@ KINDS_OF_KERNELS = (
 KINDS_OF_PRIORS = ("window without held out", "relative bias at given positions")
 
 
-def assert_table_is_dense(method, kernels, prior_names, rule, derivatives=True):
-    parts = list(kernels), list(prior_names), RULES[rule], *random_arrays()
-    assert_tables_agree(*evaluate_table((method, Dense()), *parts, derivatives=derivatives))
-
-
-@pytest.mark.slow
-def test_value_for_every_kernel_and_every_prior(x64):
-    assert_table_is_dense(BLOCKS, KERNELS, PRIORS, "sink", derivatives=False)
-
-
-def test_value_for_every_prior(x64):
-    assert_table_is_dense(BLOCKS, REPRESENTATIVE_KERNELS, PRIORS, "sink", derivatives=False)
-
-
-def test_gradient_and_jvp_for_kinds_of_priors(x64):
-    assert_table_is_dense(BLOCKS, REPRESENTATIVE_KERNELS[:1], KINDS_OF_PRIORS, "sink")
-
-
-@pytest.mark.slow
-def test_gradient_and_jvp_for_every_prior(x64):
-    assert_table_is_dense(BLOCKS, REPRESENTATIVE_KERNELS, PRIORS, "sink")
-
-
-@pytest.mark.slow
-def test_gradient_and_jvp_for_every_kind_of_kernel(x64):
-    assert_table_is_dense(BLOCKS, KINDS_OF_KERNELS, KINDS_OF_PRIORS, "sink")
+@pytest.mark.parametrize(
+    ("kernels", "prior_names", "derivatives"),
+    [
+        (REPRESENTATIVE_KERNELS, PRIORS, False),
+        (REPRESENTATIVE_KERNELS[:1], KINDS_OF_PRIORS, True),
+        slow(KERNELS, PRIORS, False),
+        slow(REPRESENTATIVE_KERNELS, PRIORS, True),
+        slow(KINDS_OF_KERNELS, KINDS_OF_PRIORS, True),
+    ],
+    ids=lambda part: "with derivatives" if part is True else "",
+)
+def test_tables_of_kernels_and_priors(x64, kernels, prior_names, derivatives):
+    """Values for every kernel and prior, gradients and JVPs for every kind of them."""
+    parts = list(kernels), list(prior_names), RULES["sink"], *random_arrays()
+    assert_tables_agree(*evaluate_table((BLOCKS, Dense()), *parts, derivatives=derivatives))
 
 
 @pytest.mark.parametrize("rule", ["sink", slow("trainable entmax")])

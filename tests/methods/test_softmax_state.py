@@ -112,30 +112,6 @@ def test_the_gradient_does_not_see_the_size_of_the_scores_of_a_far_query():
     np.testing.assert_allclose(log_mass, -0.5 * changes[2].min(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        ak.methods.Dense(),
-        ak.methods.Blockwise(2, 2),
-        pytest.param(None, id="Sharded", marks=pytest.mark.multi_device),
-    ],
-)
-def test_nan_is_not_taken_for_an_empty_row(method):
-    """Inside `jit`, where it is not refused: a query of NaN or infinity, a NaN among the keys."""
-    method = ak.methods.Sharded() if method is None else method
-
-    @jax.jit
-    def sums(q, k):
-        options = {"kernel": ak.Gaussian(1.0), "method": method, "return_log_mass": True}
-        return ak.attend(q[:, None], k[:, None], k[:, None], **options)
-
-    x, q = np.arange(5, dtype=np.float32), np.float32([0.5, np.nan, np.inf])
-    value, log_mass = jax.device_get(sums(q, x))
-    np.testing.assert_array_equal(np.isnan(log_mass), [False, True, True])
-    np.testing.assert_array_equal(np.isnan(value[:, 0]), [False, True, True])
-    assert np.all(np.isnan(sums(q, np.where(x == 2, np.nan, x))[1]))
-
-
 def test_nan_is_merged_into_nan():
     @jax.jit
     def merged(nan, log_weights, v):
