@@ -151,15 +151,6 @@ def test_shapes_that_do_not_match(change, message):
     assert_raises(message, ak.attend, **arguments, kernel=ak.Gaussian(1.0))
 
 
-def test_reason_of_a_method_is_reported():
-    class Picky(Dense):
-        def unsupported_reason(self, task):
-            return "no such task"
-
-    with pytest.raises(ValueError, match="Picky cannot evaluate this: no such task"):
-        ak.attend(*arrays(np.float32), kernel=ak.Gaussian(1.0), method=Picky())
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -287,19 +278,6 @@ def test_select_method_in_one_dimension(x64):
     assert selected(2000, ak.Epanechnikov(0.3)).method == ak.methods.Sorted()
     assert selected(2000, ak.Gaussian(0.3)).method == ak.methods.Blockwise()
     assert re.search(r"4000000 .* 4194304", str(selected(2000, ak.Gaussian(0.3))))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"kernel": "gaussian"}, "kernel must be a Kernel"),
-        ({"q": jnp.zeros(3)}, r"q must have shape .* got \(3,\)"),
-        ({"v": jax.ShapeDtypeStruct((4, 1), jnp.float32)}, "Each key needs one value"),
-    ],
-)
-def test_select_method_rejects_invalid_arguments(as_users_run_it, changes, message):
-    arguments = {"kernel": ak.Gaussian(1.0)} | {name: jnp.zeros((5, 1)) for name in "qkv"}
-    assert_raises(message, ak.select_method, **arguments | changes)
 
 
 @needs_finufft

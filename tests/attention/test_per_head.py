@@ -63,18 +63,6 @@ def test_heads_equal_a_loop_over_heads(x64, method, batches):
         np.testing.assert_allclose(found[1], np.log(mass), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_chunked_members_equal_all_at_once(x64, monkeypatch):
-    """Large members of a batch are processed in chunks."""
-    q, k, v = arrays(2, 1)
-    kernel = each(ak.Gaussian)
-    at_once = ak.attend(q, k, v, kernel=kernel)
-    for members in (1, 2, 4):
-        monkeypatch.setattr(Dense, "batch_size", lambda self, task, members=members: members)
-        chunked = ak.attend(q, k, v, kernel=kernel, method=Dense())
-        np.testing.assert_allclose(chunked, at_once, rtol=1e-12)
-
-
 def test_two_axes_of_heads(x64):
     q, k, v = arrays(2, 1)
     lengths = np.linspace(0.3, 4.0, 6)

@@ -211,11 +211,6 @@ def test_float32_bias_correction_needs_adam(errors_of):
     assert_one_error(lines, "command line 'training=", "training: float32_bias_correction", "adam")
 
 
-def test_override_replaces_a_field_and_keeps_its_neighbours(resolved):
-    config = resolved(HOLDOUT, "training.learning_rate=1e-2", "seed=3")
-    assert (config.training.learning_rate, config.training.steps, config.seed) == (0.01, 4, 3)
-
-
 def test_override_adds_and_replaces_lists_and_groups_and_the_last_counts(resolved):
     groups = ["hold_out=[2, 3]", "training={steps: 5}", "model.lengthscale=2"]
     config = resolved(HOLDOUT, *groups, "seed=1", "seed=2")

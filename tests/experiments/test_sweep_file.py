@@ -19,7 +19,6 @@ from experiments.__main__ import main
 from experiments.config.loading import Source, apply
 from experiments.config.plain_yaml import ConfigError
 from experiments.config.registry import STUDIES
-from experiments.runs.files import numbers_of
 from experiments.runs.runner import load
 from experiments.sweeps.members import read_plan
 from experiments.sweeps.section import Draw, Rounds, as_text
@@ -290,6 +289,7 @@ def test_best_candidates_of_a_round_go_on(capsys):
         assert (one["budget"]["training.steps"], one["candidates"]) == (steps, candidates)
         assert [float(each["asked"]["training.learning_rate"]) for each in one["kept"]] == kept
     assert "round 1: candidates: 7, training.steps=2, 3 kept" in printed.out
+    assert printed.out.count("members as one program") == 3  # one of each round
     last = printed.out.splitlines()[-1]
     assert last.startswith("best: training.learning_rate=0.2: fits.0.loss = ")
     assert printed.err.count("not done: seed=") == 2
@@ -354,21 +354,3 @@ def test_wrong_rounds_are_reported_with_their_line(old, new, message, capsys):
     Path("r.yaml").write_text(IN_ROUNDS.replace(old, new, 1))
     assert sweep() == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_members_of_rounds_equal_single_runs(capsys):
-    """Trained in one program a round; a run of more steps begins as one of fewer does."""
-    text = IN_ROUNDS.replace("max_budget: 9", "max_budget: 4")
-    Path("r.yaml").write_text(text)
-    assert sweep("training.learning_rate=0.1,0.4") == 0
-    assert capsys.readouterr().out.count("members as one program") == 2
-    row = read_csv("s/members.csv")[-1]
-    assert row["training.steps"] == "4"
-    Path("one.yaml").write_text(text.partition("sweep:")[0])
-    fields = ("seed", "training.learning_rate", "training.steps")
-    overrides = [f"{field}={row[field]}" for field in fields]
-    assert main(["run", "one.yaml", *overrides, "--out", "one", "--quiet"]) == 0
-    single = read_json("one/summary.json")
-    for name, value in numbers_of({"fits": single["fits"]}).items():
-        assert float(row[name]) == pytest.approx(value, rel=1e-7)

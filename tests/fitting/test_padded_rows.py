@@ -89,17 +89,6 @@ def test_a_padded_fit_minimises_the_criterion_of_the_rows_alone(x64, monkeypatch
             np.testing.assert_allclose(one, other, atol=1e4 * EPS * scale, err_msg=str(case))
 
 
-@pytest.mark.slow
-def test_a_padded_fit_of_weighted_rows_equals_one_of_the_rows_alone(x64, monkeypatch):
-    padded = fit(37, "GCV in two columns", weighted=True)
-    assert padded.x.shape[0] == len(padded.objective.weights) == 37
-    monkeypatch.setattr(row_buckets, "MAX_PADDED_ROWS", 0)
-    alone = fit(37, "GCV in two columns", weighted=True)
-    np.testing.assert_allclose(padded.loss, alone.loss, rtol=1e-9)
-    lengthscales = (fit.model.kernel.lengthscale for fit in (padded, alone))
-    np.testing.assert_allclose(*lengthscales, rtol=1e-5)
-
-
 def test_another_number_of_rows_of_a_bucket_compiles_nothing(programs):
     case = "AICc of lines"
     first, second = fit(33, case), fit(39, case)

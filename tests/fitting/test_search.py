@@ -16,16 +16,12 @@ from attnkernel.fitting._problem import take
 from attnkernel.objectives import Sample
 
 
-@pytest.mark.parametrize(
-    ("name", "lengthscale", "criterion"),
-    [slow("cps71", 1.8922, 0.316055), ("mcycle", 0.913829, 595.9363)],
-)
-def test_leave_one_out_of_real_data_equals_that_of_np(x64, name, lengthscale, criterion):
-    """R's np prints these bandwidths and criteria."""
-    data = ak.data.load(name)
+def test_leave_one_out_of_real_data_equals_that_of_np(x64):
+    """R's np prints this bandwidth and this criterion."""
+    data = ak.data.load("mcycle")
     fitted = ak.fit(model(), data.x, data.y, objective=ak.LeaveOneOut())
-    np.testing.assert_allclose(fitted.model.kernel.lengthscale, lengthscale, rtol=3e-5)
-    np.testing.assert_allclose(fitted.loss, criterion, rtol=2e-6)
+    np.testing.assert_allclose(fitted.model.kernel.lengthscale, 0.913829, rtol=3e-5)
+    np.testing.assert_allclose(fitted.loss, 595.9363, rtol=2e-6)
     assert fitted.warnings() == []
 
 
@@ -126,14 +122,6 @@ def test_search_takes_data_of_another_precision_than_the_model(x64, of_data, of_
     assert fitted.loss.dtype == of_data
     whole = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
     np.testing.assert_allclose(fitted.loss, whole.loss, rtol=1e-5)
-
-
-def test_fixed_numbers_of_a_rule_are_not_fitted(x64):
-    rule = ak.Softmax(ak.fixed(np.float64(1.0)), sink_mass=ak.fixed(np.float32(0.0)))
-    begin = ak.KernelRegression(ak.Gaussian(1.0), rule=rule)
-    fitted = ak.fit(begin, *sample(), objective=ak.LeaveOneOut())
-    assert float(fitted.model.rule.temperature) == 1.0
-    assert float(fitted.model.kernel.lengthscale) != 1.0
 
 
 @pytest.mark.slow

@@ -129,22 +129,6 @@ def test_parameters_of_products_and_of_kernels_of_users_are_natural(x64):
     assert kernel_expression(near) == "NearestNeighbours(Tricube)"
 
 
-def test_report_prints_each_parameter_of_a_product(x64):
-    rng = np.random.default_rng(0)
-    x = np.column_stack([rng.uniform(size=40), np.arange(40) % 3])
-    y = np.sin(5 * x[:, 0]) + x[:, 1]
-    kernel = ak.Gaussian(0.3).on(0) * ak.kernels.AitchisonAitken(0.1, 3).on(1)
-    fit = known_fit(ak.KernelRegression(kernel), x, y)
-    lines = str(ak.summarise(fit, names=["age", "kind"])).splitlines()
-    assert lines[0].split(maxsplit=1)[1] == (
-        "local constant, Gaussian.on(0) * AitchisonAitken.on(1), 40 rows"
-    )
-    assert [line.rsplit(maxsplit=1) for line in lines[1:3]] == [
-        ["lengthscale of age", "0.3"],
-        ["bandwidth of kind", "0.1"],
-    ]
-
-
 def test_report_warns_of_a_fit_that_passes_through_all_labels(x64):
     x = np.arange(12.0)
     for lengthscale, warned in ((0.05, True), (2.0, False)):

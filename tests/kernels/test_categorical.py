@@ -1,7 +1,6 @@
 """Kernels of categories: formulas, ends of the domain, derivatives, bounds, other libraries."""
 
 import functools
-import importlib
 import itertools
 import warnings
 
@@ -14,6 +13,7 @@ from categorical_kernels import LEVELS, TABLE, aitchison_aitken, mixed, sample
 from estimates import fitted_and_leverage, prediction_variance
 from marks import slow
 from refusals import assert_refused
+from statsmodels.nonparametric import kernel_regression
 
 import attnkernel as ak
 from attnkernel import priors
@@ -274,37 +274,12 @@ def test_codes_outside_the_categories_are_refused(x64):
 # --- another library ---
 
 
-def statsmodels(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own future random numbers
-        return importlib.import_module(f"statsmodels.nonparametric.{name}")
-
-
-def test_kernels_are_those_of_statsmodels(x64):
-    # it counts the categories in the sample, where their number is not given
-    cases = [
-        (TABLE["Aitchison and Aitken"][0], "aitchison_aitken", {"num_levels": LEVELS}),
-        (WangVanRyzin, "wang_ryzin", {}),
-        (LiRacine, "aitchison_aitken_reg", {}),
-        (LiRacineOrdered, "wang_ryzin_reg", {}),
-    ]
-    q, k, bandwidths = Q[:, 0], K[:, 0], (0.0, 0.3, 0.7)
-    kernels = [make(ak.fixed(bandwidth)) for make, *_ in cases for bandwidth in bandwidths]
-    each = eqx.filter_jit(lambda kernels, q, k: [kernel.pairwise(q, k) for kernel in kernels])
-    found = iter(each(kernels, q[:, None], k[:, None]))
-    for _, theirs, further in cases:
-        function = getattr(statsmodels("kernels"), theirs)
-        for bandwidth in bandwidths:
-            expected = [function(bandwidth, k, point, **further) for point in q]
-            np.testing.assert_allclose(np.exp(next(found)), expected, rtol=1e-13, atol=1e-15)
-
-
 def test_regression_on_mixed_data_is_that_of_statsmodels(x64):
     x, v = sample(n=41)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of its own future random numbers
         options = {"reg_type": "lc", "bw": np.array([0.2, 0.4, 0.6])}
-        regression = statsmodels("kernel_regression").KernelReg(v[:, 0], x, "uco", **options)
+        regression = kernel_regression.KernelReg(v[:, 0], x, "uco", **options)
         expected, _ = regression.fit()
     kernel = AitchisonAitken(0.2, 3).on(0) * ak.Gaussian(0.4).on(1) * WangVanRyzin(0.6).on(2)
     ours = ak.KernelRegression(kernel)(x, x, v[:, 0])

@@ -186,8 +186,9 @@ def test_rows_that_are_not_numbers_change_only_what_reads_them(x64):
     np.testing.assert_array_equal(call(q, hidden_v, HIDDEN), call(q, v, HIDDEN))
 
 
-def test_missing_package_is_named(x64, monkeypatch):
-    shapes = (jax.ShapeDtypeStruct((10**5, 1), jnp.float64),) * 3
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_auto_takes_it_where_its_package_is_installed(x64, monkeypatch, dtype):
+    shapes = (jax.ShapeDtypeStruct((10**5, 1), jnp.dtype(dtype)),) * 3
     assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == Fourier()
     find = importlib.util.find_spec
     without = lambda name: None if name == "jax_finufft" else find(name)  # noqa: E731
@@ -375,11 +376,6 @@ def test_recomputed_counts_the_same_queries_as_in_float64(programs):
         wide = (np.float64(a) for a in (q, k, v))
         exact = Fourier().recomputed(*wide, kernel=ak.Gaussian(np.float32(0.01)))
     assert 0 < int(ours) == int(exact)
-
-
-def test_auto_takes_it_from_float32_shapes():
-    shapes = (jax.ShapeDtypeStruct((10**5, 1), jnp.float32),) * 3
-    assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == Fourier()
 
 
 def test_integers_booleans_and_modules_pass_through():

@@ -169,25 +169,6 @@ def test_causal_sums_do_not_depend_on_later_keys(dtype):
     np.testing.assert_allclose(ours, dense, atol=2e-6 if dtype == jnp.float32 else 2e-2)
 
 
-@pytest.mark.parametrize(("kernel", "first"), [("gaussian", 70), slow("elu", 1)])
-def test_decoding_with_a_state_equals_the_full_pass(x64, kernel, first):
-    if kernel == "elu":
-        options = {"kernel": EluFeatures(), "method": Linear(), "num_kv_heads": 2}
-    else:
-        options = {"kernel": ak.Gaussian(0.9), "method": Linear(random_features(11, 2, 1))}
-        options["rotary"] = ak.Rotary(base=9.0)
-    module = made_module(4, 8, **options, prior=ak.Causal())
-    x = np.random.default_rng(6).normal(size=(75, 8))
-    full, cache = eqx.filter_jit(module)(x, x, x), module.recurrent_cache()
-    step = eqx.filter_jit(module.step)
-    parts = [x[:first], *(x[t : t + 1] for t in range(first, 75))]
-    rows = []
-    for part in parts:
-        out, cache = step(part, cache)
-        rows.append(out)
-    np.testing.assert_allclose(np.concatenate(rows), full, rtol=1e-11, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("of_module", "of_cache", "size"),
     [(jnp.bfloat16, jnp.bfloat16, 1.0), slow(None, None, 1.0), slow(None, jnp.bfloat16, 1e4)],

@@ -13,7 +13,6 @@ from jax.extend.core import jaxprs_in_params
 from laws import KERNELS
 from marks import slow
 from refusals import assert_raises, assert_refused
-from statsmodels.nonparametric.kernel_regression import KernelReg
 
 import attnkernel as ak
 from attnkernel.local import ExtrapolationWarning
@@ -34,17 +33,6 @@ def predict(model, x_new, x, y, **options):
     return model(x_new, x, y, **options)
 
 
-# statsmodels warns of its own future random numbers, which nothing here draws
-@pytest.mark.filterwarnings("ignore:After 0.17:FutureWarning")
-@pytest.mark.parametrize(("dim", "lengthscale"), [(2, np.array([0.4, 0.9])), slow(1, 0.3)])
-def test_agrees_with_statsmodels(x64, dim, lengthscale):
-    x, y, x_new = sample(dim)
-    bandwidths = np.broadcast_to(lengthscale, dim)
-    peer = KernelReg(y, x, var_type="c" * dim, reg_type="lc", bw=bandwidths)
-    ours = predict(ak.KernelRegression(ak.Gaussian(lengthscale)), x_new, x, y)
-    np.testing.assert_allclose(ours, peer.fit(x_new)[0], rtol=1e-12)
-
-
 def test_heads_are_combined_by_their_coefficients(x64):
     x, y, x_new = sample(1)
     lengthscales, coefficients = np.array([0.2, 0.5, 2.0]), np.array([1.5, -0.75, 0.1])
@@ -53,23 +41,16 @@ def test_heads_are_combined_by_their_coefficients(x64):
     def results(lengthscales):
         stack = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(lengthscales))
         model = ak.MultiheadKernelRegression(stack, coefficients)
-        return model.heads(x_new, x, y), model(x_new, x, y)
+        start = ak.MultiheadKernelRegression(stack).coefficients
+        return model.heads(x_new, x, y), model(x_new, x, y), start
 
-    heads, combined = results(lengthscales)
+    heads, combined, start = results(lengthscales)
+    np.testing.assert_allclose(start, np.full(3, 1 / 3))
     away = (x_new - x[:, 0]) / lengthscales[:, None, None]
     each = np.exp(-0.5 * away**2)
     alone = each @ y / each.sum(axis=2)
     np.testing.assert_allclose(heads, alone, rtol=1e-12)
     np.testing.assert_allclose(combined, coefficients @ alone, rtol=1e-12)
-
-
-def test_heads_start_at_equal_coefficients():
-    @jax.jit
-    def coefficients(lengthscales):
-        heads = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(lengthscales))
-        return ak.MultiheadKernelRegression(heads).coefficients
-
-    np.testing.assert_allclose(coefficients(np.ones(5)), np.full(5, 0.2), rtol=1e-6)
 
 
 def test_invalid_heads_and_policies_are_refused():
@@ -81,20 +62,7 @@ def test_invalid_heads_and_policies_are_refused():
     )
 
 
-EMPTY = HeldOut(np.ones(N, bool))
 FAR = MaskFunction(lambda i, j: j < 3)
-
-
-def test_without_visible_labels_a_prediction_is_nan():
-    x, y, x_new = sample(1)
-
-    @jax.jit
-    def predictions(x, y):
-        policies = ("nan", "nearest", "mean")
-        models = [ak.KernelRegression(ak.Gaussian(0.3), on_empty=policy) for policy in policies]
-        return [model(x_new, x, y, prior=EMPTY) for model in models]
-
-    assert np.isnan(predictions(x, y)).all()
 
 
 def out_of_reach(policy: str):

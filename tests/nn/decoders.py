@@ -13,6 +13,7 @@ from attnkernel import recurrent
 SIZE = 4
 ROTARY = {"rotary": ak.Rotary(base=50.0)}
 ELU = {"kernel": ak.kernels.EluFeatures()}
+SCORE = ak.priors.ScoreFunction(lambda s, i, j, h: s * (1 + h) - 0.3 * (i - j), heads=2)
 DELTA = {"decay": "row", "max_rate": 1.5, "qk_norm": True, "output_gate": True, "conv_width": 3}
 attention = functools.partial(built, ak.MultiheadAttention)
 regression = functools.partial(built, ak.nn.RecurrentAttention, 2, SIZE)
@@ -36,6 +37,12 @@ def entmax():
     return attention(4, SIZE, rule=ak.Entmax(1.5), kernel=kernel)
 
 
+def random_features():
+    features = eqx.filter_jit(ak.kernels.RandomFeatures)(11, 2, key=jax.random.PRNGKey(1))
+    options = {"kernel": ak.Gaussian(0.9), "method": ak.methods.Linear(features)}
+    return attention(2, SIZE, num_kv_heads=1, **options, **ROTARY)
+
+
 def retention():
     estimator = recurrent.LinearAttention(normalised=True)
     return regression(estimator=estimator, decay="head", **ELU)
@@ -54,7 +61,9 @@ LAYERS = {
     "memory": with_memory,
     "bias reduced": bias_reduced,
     "latent": lambda: built(ak.nn.LatentAttention, 2, SIZE, 3, 5, rotary_size=2, **slopes(2)),
+    "score function": lambda: attention(2, SIZE, prior=ak.PerHead(SCORE)),
     "linear": lambda: attention(2, SIZE, method=ak.methods.Linear(), **ROTARY, **ELU),
+    "random features": random_features,
     "gated delta rule": lambda: regression(
         3, estimator=recurrent.DeltaRule(), use_output_bias=True, **DELTA
     ),

@@ -56,14 +56,17 @@ def decode(layer, cache, x, parts):
 # caches by layer; those of DEFAULT are tested by default
 CASES = {
     "plain": ["full"],
-    "multi-head": ["full", "sinks"],
+    "multi-head": ["sinks"],
     "alibi": ["ring"],
-    "gaussian, window": ["full", "sinks"],
+    "gaussian, window": ["full"],
     "entmax, capped": ["ring"],
     "latent": ["sinks", "full"],
-    "memory": ["ring", "full"],
-    "bias reduced": ["full", "sinks"],
-    **dict.fromkeys(["linear", "gated delta rule", "retention", "mesa"], (None,)),
+    "memory": ["ring"],
+    "bias reduced": ["sinks"],
+    "score function": ["ring"],
+    **dict.fromkeys(
+        ["linear", "random features", "gated delta rule", "retention", "mesa"], (None,)
+    ),
 }
 PAIRS = [(name, cache) for name, caches in CASES.items() for cache in caches]
 DEFAULT = {("alibi", "ring"), ("latent", "sinks"), ("memory", "ring"), ("gated delta rule", None)}

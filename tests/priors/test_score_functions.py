@@ -202,24 +202,6 @@ def test_scores_are_never_stored_for_all_pairs():
     assert more - fewer < 2**20  # all scores would be 64 and 16 MiB
 
 
-@pytest.mark.slow
-def test_decoding_with_a_cache_equals_the_full_pass():
-    prior = ak.PerHead(ScoreFunction(lambda s, i, j, h: s * (1 + h) - 0.3 * (i - j), heads=2))
-    x = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
-
-    @jax.jit
-    def full_and_decoded(key, x):
-        module = ak.MultiheadAttention(2, 4, prior=prior, key=key)
-        cache, rows = module.cache(8), []
-        for part in (x[:3], x[3:4], x[4:]):
-            out, cache = module.step(part, cache)
-            rows.append(out)
-        return module(x, x, x, prior=ak.Causal()), jnp.concatenate(rows)
-
-    whole, decoded = full_and_decoded(jax.random.PRNGKey(0), x)
-    np.testing.assert_allclose(decoded, whole, rtol=1e-4, atol=1e-5)
-
-
 def test_a_function_that_computes_the_same_compiles_nothing(programs):
     q, k, v = (array.astype(np.float32) for array in (Q, K, V))
     counts = []
