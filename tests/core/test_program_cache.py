@@ -13,7 +13,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
-from paths import CONFIGS, ROOT
+from paths import ROOT
 
 import attnkernel as ak
 from attnkernel._core.compilation import can_use_options
@@ -50,11 +50,11 @@ def user(tmp_path, monkeypatch):
     return tmp_path
 
 
-def output(script, *arguments):
-    """The lines that a script of Python prints, and what it prints of errors."""
-    command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
+def output(script):
+    """The lines that a script of Python prints."""
+    command = [sys.executable, "-W", "ignore", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    return done.stdout.splitlines(), done.stderr
+    return done.stdout.splitlines()
 
 
 # a fit, the same fit, and once more after the largest entry is damaged
@@ -78,12 +78,12 @@ for _ in range(2):
 
 
 def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_compiled_anew(user):
-    (folder, first, again), _ = output(f"damages = False{FITS}")
+    folder, first, again = output(f"damages = False{FITS}")
     assert Path(folder).is_relative_to(user)
     assert Path(folder).parts[-2:] == ("attnkernel", "programs")
     loss = first.split()[-1]
     assert (first, again) == (f"1 0 {loss}", f"0 1 {loss}")  # a fit is one program
-    (_, second, damaged), _ = output(f"damages = True{FITS}")
+    _, second, damaged = output(f"damages = True{FITS}")
     assert second == f"0 1 {loss}"
     assert damaged.split()[-1] == loss
 
@@ -145,35 +145,6 @@ def test_a_benchmark_runs_without_the_cache_that_another_study_has(user, config,
         assert getattr(JAX, ENABLED) == is_cached
     jax.config.update(ENABLED, False)
     assert not provenance._caches_programs()
-
-
-# runs each config by the command line, and prints the number of programs that are kept after it
-RUNS = """
-import json, sys
-from pathlib import Path
-from experiments.__main__ import main
-folder, *lines = sys.argv[1:]
-for i, line in enumerate(lines):
-    out = Path(folder, str(i))
-    sys.argv = ["experiments", "run", *line.split(), "--quiet", "--out", str(out)]
-    assert main() == 0
-    meta = json.loads((out / "meta.json").read_text())
-    print(meta["caches_programs"], len(list(Path(folder).rglob("*-cache"))))
-    import jax
-    jax.clear_caches()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.cli
-def test_runs_of_studies_keep_programs_and_those_of_benchmarks_keep_none(user):
-    benchmark = f"{CONFIGS}/cache.yaml size=8 compared=8 window=4 lengths=[16] repeats=1"
-    study = f"{CONFIGS}/holdout.yaml training.steps=2 hold_out=[1]"
-    (without, first, again), errors = output(RUNS, user, benchmark, study, study)
-    assert errors == ""  # programs are loaded without the messages of XLA
-    assert without == "False 0"
-    assert int(first.removeprefix("True ")) > 3
-    assert again == first
 
 
 X = np.linspace(0.0, 1.0, 30) ** 1.5

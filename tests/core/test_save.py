@@ -42,6 +42,7 @@ def make_models(key):
     return {
         "gaussian": ak.Gaussian(0.3),
         "regression": ak.KernelRegression(mixed, order=1, on_empty="nearest"),
+        "bias reduced": ak.models.BiasReduced(ak.KernelRegression(ak.Gaussian(0.3)), 3),
         "heads": ak.MultiheadKernelRegression(ak.PerHead(stack), rule=ak.Entmax(1.5)),
         "attention": ak.MultiheadAttention(3, 12, **masked, key=key),
         "learned": ak.LearnedKernelRegression(3, 2, embedding=embedding, key=key),
@@ -62,7 +63,9 @@ def assert_not_loaded(message, path):
         ak.load(path)
 
 
-@pytest.mark.parametrize("name", ["gaussian", "regression", "heads", "attention", "learned"])
+@pytest.mark.parametrize(
+    "name", ["gaussian", "regression", "bias reduced", "heads", "attention", "learned"]
+)
 def test_a_loaded_model_equals_the_saved_one(tmp_path, models, name):
     model = models[name]
     ak.save(tmp_path / "model", model)

@@ -259,16 +259,6 @@ def test_fit_to_a_file(written, tmp_path, config, columns):
     assert all(0 < fit.get("leave_one_out", fit.get("criterion")) < 2 for fit in fits)
 
 
-@pytest.mark.slow
-def test_a_lengthscale_on_a_bound_is_a_note_and_not_a_warning(written, tmp_path):
-    written(CSV)  # rising and no more: the lengthscale ends on a bound
-    (tmp_path / "config.yaml").write_text(FIT)
-    assert main(["run", "config.yaml", "--quiet", "--out", "out"]) == 0
-    summary = read_json("out/summary.json")
-    assert summary["data"] == {"rows": 8, "inputs": ["a"], "label": "b"}
-    assert any("bound" in note for note in summary["notes"])
-
-
 @pytest.mark.parametrize(
     "name",
     [

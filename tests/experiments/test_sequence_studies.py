@@ -241,9 +241,7 @@ def test_sizes_of_heads_are_compared(run_study):
 
 
 DRAWN = {
-    ("data", "light"): [],
     ("data", "dark"): [],
-    ("lengthscales", "dark"): [],
     ("holdout", "dark"): ["data.n=20", "training.steps=5"],
     ("heads", "dark"): ["data.n=20", "training.steps=5"],
 }
@@ -266,7 +264,7 @@ def test_colours_stand_out_from_light_and_dark(contrast_ratio):
 
 @pytest.mark.slow
 def test_titles_of_a_study_state_its_findings(run_study):
-    figures = run_study("lengthscales", "lengthscales=[3.0, 0.25, 0.05]").figures
+    figures = run_study("lengthscales", "lengthscales=[3.0, 0.25, 0.05]", style="dark").figures
     titles = [ax.get_title() for ax in figures["lengthscales"].axes]
     assert titles == ["ℓ = 3: oversmoothed", "ℓ = 0.25: lowest error", "ℓ = 0.05: undersmoothed"]
 

@@ -164,10 +164,9 @@ def test_a_weight_of_k_is_k_rows_and_a_weight_of_0_none(x64):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [bool, slow(float)])
-def test_search_boxes_ignore_rows_of_weight_zero(x64, dtype):
+def test_search_boxes_ignore_rows_of_weight_zero(x64):
     """The boxes of every kernel and of the models."""
-    weights = (np.arange(ROWS) % 4 != 1).astype(dtype)
+    weights = (np.arange(ROWS) % 4 != 1).astype(float)
     x = np.stack([np.arange(ROWS) % 5, XS**3], axis=1)  # a column of categories, or of ties
 
     @jax.jit
