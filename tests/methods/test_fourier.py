@@ -3,11 +3,13 @@ float64 inside, float32 outside, every transformation of JAX."""
 
 import functools
 import importlib.util
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fourier_error import error_in_tolerances
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import PartitionSpec
 from laws import assert_agree, assert_equals_dense, to_float64
@@ -69,16 +71,6 @@ def test_value_gradient_and_jvp(x64, allow_rank_promotion, case, derivatives):
     assert_equals_dense(Fourier(), *to_float64(parts), *data(dim), **tolerance)
 
 
-def error_in_tolerances(ours, exact, v, tol):
-    """The largest error of a prediction, in units of the stated tolerance."""
-    spread = np.abs(v - v.mean(axis=0))
-    typical = np.exp(np.mean(np.log(np.where(spread == 0, 1, spread)), axis=0))
-    scale = np.minimum(np.abs(exact), np.abs(exact - v.mean(axis=0)))
-    promised = tol * np.maximum(scale, 1e-3 * typical)
-    rounding = 1e-13 * np.max(np.abs(v))
-    return np.max(np.abs(ours - exact) / (promised + rounding))
-
-
 @pytest.fixture(scope="module")
 def results_of_400():
     """Predictions of 400 rows by both methods, and the number of queries that are recomputed."""
@@ -106,14 +98,14 @@ def test_tolerance_holds_at_every_query_and_lengthscale(x64, results_of_400, har
     if hard == "signs cancel":
         y = np.where(np.arange(400) % 2, 1.0, -1.0)
     q, k, v = x[::3, None] + 1e-3, x[:, None], y[:, None]
-    numbers = []
+    numbers, rounding = [], 1e-13 * np.max(np.abs(v))
     for lengthscale in (1e-30, 1e-6, 1e-3, 0.01, 0.1, 1.0, 30.0, 1e4, 1e30):
         (ours, log_mass), (exact, exact_log_mass), recomputed = results_of_400(q, k, v, lengthscale)
         assert np.all(np.isfinite(ours) == np.isfinite(exact))
         seen = np.isfinite(exact_log_mass)
         assert np.all(np.isneginf(log_mass[~seen]))
         np.testing.assert_allclose(log_mass[seen], exact_log_mass[seen], atol=1e-6, rtol=1e-12)
-        assert error_in_tolerances(ours[seen], exact[seen], v, 1e-6) <= 1
+        assert error_in_tolerances(ours[seen], exact[seen], v, 1e-6, rounding) <= 1
         numbers.append(int(recomputed))
     assert numbers[0] == len(q)  # nothing there can be certified
     if hard == "signs cancel":
@@ -204,26 +196,33 @@ def test_invalid_tolerance(tol):
         Fourier(tol)
 
 
-@pytest.mark.parametrize("dim", [1, 2, slow(3)])
-def test_error_of_one_source_stays_within_its_bound(x64, allow_rank_promotion, dim, monkeypatch):
+@pytest.mark.parametrize(("dim", "degree"), [(1, 0), (1, _nufft.MAX_DEGREE), (2, 0), slow(3, 0)])
+def test_error_of_one_source_stays_within_its_bound(
+    x64, allow_rank_promotion, dim, degree, monkeypatch
+):
     """As the certificate assumes: a Gaussian of width 2 ℓ around the source, rounding elsewhere."""
     monkeypatch.setattr(_nufft, "PAIRS_PER_FREQUENCY", {dim: 0})  # all sizes, for so few pairs too
     rng = np.random.default_rng(dim)
-    convolve = jax.jit(functools.partial(_nufft.convolve, tol=1e-6))
+    convolve = jax.jit(functools.partial(_nufft.convolve, tol=1e-6, degree=degree))
+    reach, least = (11.0, 1e-8) if degree else (9.6, 1e-9)
     for _ in range(6):
         widths = 10 ** rng.uniform({1: -2.0, 2: -0.7, 3: 0.0}[dim], 0.3, dim)
         source = rng.uniform(-3, 3, (1, dim))
         near = np.clip(source + widths * rng.normal(size=(3000, dim)), -3, 3)
         q = np.concatenate([near, rng.uniform(-3, 3, (3000, dim)), [[-3.0] * dim, [3.0] * dim]])
-        squared = np.sum(((q - source) / widths) ** 2, axis=1)
+        u = (source - q) / widths
+        squared = np.sum(u**2, axis=1)
         arguments = q, source, np.ones((1, 1)), np.diag(widths**2)
         sums, bound = jax.device_get(convolve(*arguments))
-        error = np.abs(sums[0, :, 0] - np.exp(-0.5 * squared))
-        waves = np.sum((6 + 9.6 * np.max(widths)) / (2 * np.pi * widths))
+        waves = np.sum((6 + reach * np.max(widths)) / (2 * np.pi * widths))
         eps = np.finfo(float).eps
-        assert np.all(error <= (4e-14 + 8 * eps * waves) * np.exp(-squared / 8) + 8 * eps)
-        assert np.all(error <= bound[0])
-        assert bound[0, 0] < 1e-9  # the frequencies did suffice
+        for a in range(degree + 1):
+            error = np.abs(sums[a, :, 0] - u[:, 0] ** a * np.exp(-0.5 * squared))
+            assert np.all(error <= bound[a]), a
+            near_error = (4e-14 + 8 * eps * waves) * _nufft.ERROR_OF_DEGREE[a]
+            far_error = 8 * eps * math.sqrt(math.factorial(a))
+            assert np.all(error <= near_error * np.exp(-squared / 8) + far_error), a
+            assert bound[a, 0] < least  # the frequencies did suffice
 
 
 @pytest.mark.slow

@@ -3,19 +3,17 @@
 The reference is the normal equations in NumPy, in extended precision.
 """
 
-import functools
-import math
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from estimates import prediction_variance
+from fourier_error import error_in_tolerances
 from marks import needs_finufft, slow
 
 import attnkernel as ak
-from attnkernel.methods import Blockwise, Dense, Fourier, _nufft
+from attnkernel.methods import Blockwise, Dense, Fourier
 from attnkernel.models._regression import MIN_LABELS_BY_WEIGHTS
 from attnkernel.priors import ExcludeSelf
 
@@ -108,14 +106,6 @@ def number_of(beta, influence, log_mass, norms, condition, is_good):
     return np.sum(np.sin(beta[is_good, 0]) + np.log(influence[is_good, 0]))
 
 
-def error_in_tolerances(found, expected, y, tol):
-    """The largest error of fits, in units of the stated tolerance."""
-    spread = np.abs(y - y.mean())
-    typical = np.exp(np.mean(np.log(spread)))
-    scale = np.minimum(np.abs(expected), np.abs(expected - y.mean()))
-    return np.max(np.abs(found - expected) / (tol * np.maximum(scale, 1e-3 * typical)))
-
-
 @pytest.mark.parametrize("order", [1, slow(2)])
 def test_fits_leverages_and_slopes_are_within_the_tolerance(x64, order):
     """At all queries that the data determine in float64; near gaps S is close to singular."""
@@ -174,30 +164,6 @@ def test_many_labels_are_summed_by_the_weights_of_the_fit(x64):
 
     for found, expected in zip(both(Fourier(TOL)), both(Dense()), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
-
-
-def test_error_of_one_source_stays_within_its_bound_for_each_degree(x64, monkeypatch):
-    """As the certificate assumes: a Gaussian of width 2 ℓ around the source, rounding elsewhere."""
-    monkeypatch.setattr(_nufft, "PAIRS_PER_FREQUENCY", {1: 0})  # all sizes, for so few pairs too
-    rng = np.random.default_rng(0)
-    degree = _nufft.MAX_DEGREE
-    convolve = jax.jit(functools.partial(_nufft.convolve, tol=1e-6, degree=degree))
-    for _ in range(6):
-        width, source = 10 ** rng.uniform(-2.0, 0.3), rng.uniform(-3, 3, (1, 1))
-        near = np.clip(source + width * rng.normal(size=(3000, 1)), -3, 3)
-        q = np.concatenate([near, rng.uniform(-3, 3, (3000, 1)), [[-3.0], [3.0]]])
-        u = ((source - q) / width)[:, 0]
-        arguments = q, source, np.ones((1, 1)), np.array([[width**2]])
-        sums, bound = jax.device_get(convolve(*arguments))
-        waves = (6 + 11 * width) / (2 * np.pi * width)
-        eps = np.finfo(float).eps
-        for a in range(degree + 1):
-            error = np.abs(sums[a, :, 0] - u**a * np.exp(-0.5 * u**2))
-            assert np.all(error <= bound[a]), a
-            near_error = (4e-14 + 8 * eps * waves) * _nufft.ERROR_OF_DEGREE[a]
-            far_error = 8 * eps * math.sqrt(math.factorial(a))
-            assert np.all(error <= near_error * np.exp(-(u**2) / 8) + far_error), a
-            assert bound[a, 0] < 1e-8  # the frequencies did suffice
 
 
 def test_auto_takes_moments_above_a_number_of_pairs():
