@@ -193,14 +193,6 @@ def test_values_without_columns(x64, kernel, method, prior):
     np.testing.assert_allclose(log_mass, dense, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("block_q", "block_k", "pattern"),
-    [(0, None, r"block_q.*\b0\b"), (None, -1, r"block_k.*-1"), (1, 2.5, r"block_k.*2\.5")],
-)
-def test_block_size_out_of_range(as_users_run_it, block_q, block_k, pattern):
-    assert_raises(pattern, Blockwise, block_q, block_k)
-
-
 X = jnp.ones((6, 3))
 
 

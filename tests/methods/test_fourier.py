@@ -190,12 +190,6 @@ def test_auto_takes_it_where_its_package_is_installed(x64, monkeypatch, dtype):
     assert "jax-finufft" in str(selection)
 
 
-@pytest.mark.parametrize("tol", [0.0, 1e-13, 1.0])
-def test_invalid_tolerance(tol):
-    with pytest.raises(ValueError, match=r"tol.*1e-12.*1"):
-        Fourier(tol)
-
-
 @pytest.mark.parametrize(("dim", "degree"), [(1, 0), (1, _nufft.MAX_DEGREE), (2, 0), slow(3, 0)])
 def test_error_of_one_source_stays_within_its_bound(
     x64, allow_rank_promotion, dim, degree, monkeypatch

@@ -283,19 +283,6 @@ def test_queries_whose_window_lies_behind_the_last_key(emulated_cudnn):
     assert not np.any(value[45:].astype(float))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dtype": "int8"}, "dtype.*bfloat16.*int8"),
-        ({"platform": "rocm"}, "platform.*rocm"),
-        ({"interpret": None}, "interpret.*None"),
-    ],
-)
-def test_invalid_options(as_users_run_it, options, message):
-    with pytest.raises(ValueError, match=message):
-        Fused(**options)
-
-
 SHORT, LONG = 96, 384  # of keys whole blocks, so that only copies make their arrays larger
 KEY_HEADS, SHARING, HEAD = 2, 3, 128  # heads of keys, heads of queries of each, columns
 ACCELERATORS = ["cuda", slow("tpu")]

@@ -212,12 +212,7 @@ def test_invalid_arguments_are_refused(as_users_run_it):
         (lambda: made(estimator=DeltaRule(), max_rate=1.0), r"β‖k‖² ≤ 2.*qk_norm=True"),
         (lambda: made(estimator=DeltaRule(), max_rate=2.5, qk_norm=True), r"β‖k‖² = 2\.5"),
         (lambda: made(estimator=RecursiveLeastSquares(1.0), decay="channel"), "one decay per row"),
-        (lambda: made(estimator=ak.methods.Linear()), "estimator must be a Estimator"),
-        (lambda: made(decay="rows"), "decay must be one of 'head', 'row', 'channel'"),
-        (lambda: made(conv_width=0), "conv_width must be an integer, at least 1; got 0"),
         (lambda: convolution().step(rows(3), rows(2)), r"recent .*\(1, 4\); got \(2, 4\)"),
-        (lambda: made(max_rate=0.0), r"max_rate must be a number above 0.*0\.0"),
-        (lambda: made(kernel=ak.Gaussian()), "kernel must be a FiniteRank"),
         (lambda: made()(rows(3, 5)), r"x must be one sequence, shape \(rows, 4\)"),
         (lambda: made()(rows(3), np.ones(2, bool)), r"mask .*\(3,\); got \(2,\)"),
         (lambda: step(rows(2), mask=np.tri(2, dtype=bool)), f"mask must be None: {KEPT}"),
@@ -325,18 +320,12 @@ def made_latent(*sizes, **options):
 
 def test_invalid_arguments_of_latent_attention_are_refused(as_users_run_it):
     assert_refused(
-        (lambda: made_latent(2, 4, 0), "latent_size must be an integer, at least 1"),
-        (
-            lambda: made_latent(query_latent_size=0),
-            "query_latent_size must be an integer, at least 1",
-        ),
         (lambda: made_latent(rotary_size=3), "rotary_size 3.*even"),
         (lambda: made_latent(rotary_size=2, rotary=ak.Rotary(np.eye(2))), "rotary"),
         (
             lambda: made_latent(rotary=ak.Rotary(np.ones((2, 1)))),
             "frequencies of one axis.*got 2 axes",
         ),
-        (lambda: made_latent(rule=ak.Gaussian()), "rule must be a Rule"),
         (lambda: made_latent()(ONES[:, :3]), r"shape \(rows, 4\)"),
         (lambda: made_latent()(ONES, np.ones((3, 2), bool)), r"mask must be Boolean.*\(3, 3\)"),
         (lambda: made_latent()(ONES, positions=[0, 1]), r"positions .* per row, shape \(3,\)"),

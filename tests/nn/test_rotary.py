@@ -113,7 +113,6 @@ def test_decoding_equals_the_full_pass_with_frequencies_of_two_axes(x64):
 def test_invalid_arguments_are_refused(as_users_run_it):
     assert_refused(
         (lambda: nn.rotary_frequencies(5), "size must be even: 5"),
-        (lambda: ak.Rotary(base=-1.0), r"base must be above 0.*-1\.0"),
         (lambda: ak.Rotary(np.ones((2, 2, 2))), r"frequencies .*\(pairs,\).*\(2, 2, 2\)"),
         (lambda: ak.Rotary([np.nan]), "frequencies must be finite"),
         (lambda: ak.Rotary([1.0, 2.0])(np.ones((2, 3)), [0, 1]), "4 coordinates.*size 3"),

@@ -5,7 +5,6 @@ import functools
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pandas as pd
@@ -61,20 +60,6 @@ def test_leave_one_out_is_the_mean_square_error_of_a_loop(x64):
     np.testing.assert_allclose(one, expected[1], rtol=1e-12)
     found = ak.profile(model, x, y, at, objective=ak.LeaveOneOut())
     np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
-def test_squared_errors_of_several_labels_are_added(x64):
-    x, y = sample()
-    model = ak.KernelRegression(ak.Gaussian(0.3))
-
-    @jax.jit
-    def computed(x, y, key):
-        labels = (y, y**2, jnp.stack([y, y**2], axis=1))
-        objectives = (ak.HoldOut(4), ak.LeaveOneOut())
-        return [[o(model, x, each, key=key) for each in labels] for o in objectives]
-
-    for one, other, both in jax.device_get(computed(x, y, np.zeros(2, np.uint32))):
-        np.testing.assert_allclose(both, one + other, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

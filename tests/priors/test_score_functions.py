@@ -119,8 +119,7 @@ def test_functions_and_products_with_biases(x64):
         np.testing.assert_allclose(found, softmax(log_weights) @ V, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("is_compiled", [True, slow(False)])
-def test_derivatives_in_what_a_function_reads(x64, is_compiled):
+def test_derivatives_in_what_a_function_reads(x64):
     """Arrays of an outer transformation, in place of those of a module."""
 
     def total(scale, method):
@@ -134,11 +133,11 @@ def test_derivatives_in_what_a_function_reads(x64, is_compiled):
     slope = shares * (COTANGENT[0] @ V.T - np.sum(COTANGENT[0] * out, axis=1, keepdims=True))
     expected = [np.sum((slope * SCORES)[parity::2]) for parity in (0, 1)]
 
+    @jax.jit
     def slopes(scale):
         return [jax.grad(total)(scale, method) for method in (Dense(), Blockwise(3, 4))]
 
-    found = (jax.jit(slopes) if is_compiled else slopes)(scale)
-    np.testing.assert_allclose(found, [expected, expected], rtol=1e-9)
+    np.testing.assert_allclose(slopes(scale), [expected, expected], rtol=1e-9)
 
 
 class LogDistance(ak.priors.Prior):
@@ -299,36 +298,6 @@ def test_without_padding_queries_are_keys():
     np.testing.assert_array_equal(np.exp(padded)[3:], np.zeros((2, 5)))
     none = Segments.from_lengths(np.zeros(0, int), num_queries=2)
     np.testing.assert_array_equal(none.queries, [-1, -1])
-
-
-def test_packed_sequences_attend_as_they_do_alone(x64):
-    """Values, and gradients in the keys, of causal attention within each sequence."""
-    lengths = np.array([5, 2, 6])
-    rng = np.random.default_rng(0)
-    x, cotangent = rng.normal(size=(2, lengths.sum(), 3))
-    mask = ak.Causal() & Segments.from_lengths(lengths)
-
-    def total(k, *, x, cotangent, prior, method):
-        out = ak.attend(x, k, k, kernel=ak.DotProduct(), prior=prior, method=method)
-        return jnp.sum(cotangent * out), out
-
-    def alone(x, cotangent):
-        """By hand: the values of one sequence, and dΣ C · value / dk."""
-        scores = np.where(np.tri(len(x), dtype=bool), x @ x.T / np.sqrt(3), -np.inf)
-        weights = np.exp(scores)
-        weights = weights / weights.sum(axis=1, keepdims=True)
-        out = weights @ x
-        of_scores = weights * (cotangent @ x.T - np.sum(cotangent * out, axis=1)[:, None])
-        return out, of_scores.T @ x / np.sqrt(3) + weights.T @ cotangent
-
-    each = (np.split(array, np.cumsum(lengths)[:-1]) for array in (x, cotangent))
-    parts = [alone(*part) for part in zip(*each, strict=True)]
-    for method in (ak.methods.Dense(), ak.methods.Blockwise(4, 4)):
-        options = {"x": x, "cotangent": cotangent, "prior": mask, "method": method}
-        slope, out = jax.jit(jax.grad(functools.partial(total, **options), has_aux=True))(x)
-        for found, place in ((out, 0), (slope, 1)):
-            expected = np.concatenate([part[place] for part in parts])
-            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_blocks_of_two_sequences_are_skipped():
