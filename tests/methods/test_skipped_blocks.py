@@ -130,30 +130,6 @@ def test_blocks_negligible_to_one_query_alone_are_evaluated():
     np.testing.assert_allclose(np.asarray(out)[:, 0], [1.0, 2.0], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("prior", "dense"),
-    [
-        (ak.Causal(), np.tri(12, 12, dtype=bool)),
-        (ak.Causal(-1), np.tri(12, 12, -1, dtype=bool)),
-        (ak.Window(2, 1), np.tri(12, 12, 1, dtype=bool) & ~np.tri(12, 12, -3, dtype=bool)),
-        (~ak.Window(2, 1), ~(np.tri(12, 12, 1, dtype=bool) & ~np.tri(12, 12, -3, dtype=bool))),
-    ],
-)
-def test_masks_and_the_blocks_they_exclude(prior, dense):
-    index = np.arange(12)
-    i, j = (a.reshape(-1) for a in np.meshgrid(np.arange(0, 12, 3), np.arange(0, 12, 4)))
-
-    @jax.jit
-    def both(index, *blocks):
-        allowed = jax.vmap(prior.any_allowed)(ak.priors.PositionBlock(*blocks))
-        return prior.pairwise(index, index), allowed
-
-    log_prior, allowed = both(index, i, i + 2, j, j + 3)
-    np.testing.assert_array_equal(np.exp(log_prior), dense)
-    has_pair = np.array([dense[a : a + 3, b : b + 4].any() for a, b in zip(i, j, strict=True)])
-    assert not (has_pair & ~np.asarray(allowed)).any()
-
-
 def test_masks_exclude_the_blocks_next_to_their_edge():
     """Queries 0 to 2, beside keys that begin at the first one excluded and one before it."""
 

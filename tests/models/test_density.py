@@ -180,7 +180,7 @@ def test_the_likelihood_of_lengthscale_and_shape_has_slopes(x64):
 
 
 def test_kernels_and_data_without_a_density_are_refused():
-    q, x, weights = points(2)
+    q, x, _ = points(2)
     for kernel, pattern in [
         (Cauchy(1.0), r"Cauchy\(lengthscale=1\).* 2 dimensions"),
         (RationalQuadratic(1.0, 1.0), "RationalQuadratic.* 2 dimensions"),
@@ -192,9 +192,7 @@ def test_kernels_and_data_without_a_density_are_refused():
     ]:
         assert_raises(pattern, ak.density, q, x, kernel=kernel)
     assert_raises("x has none", ak.density, q, x[:0], kernel=ak.Gaussian(1.0))
-    assert_raises(r"x .*finite", ak.density, q, x * np.nan, kernel=ak.Gaussian(1.0))
     assert_raises("2 and 1", ak.density, q, x[:, 0], kernel=ak.Gaussian(1.0))
-    assert_raises(r"weights.* from -", ak.density, q, x, kernel=ak.Gaussian(1.0), weights=-weights)
     inside = jax.jit(lambda scale: ak.density(q, x, kernel=Cauchy(scale)))(1.0)
     assert np.all(np.isnan(inside))
 

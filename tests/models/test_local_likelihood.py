@@ -265,19 +265,13 @@ def test_empty_windows_of_order_0_follow_the_policy(x64):
 
 
 @pytest.mark.slow
-def test_a_fit_minimises_the_left_out_deviance(x64, programs):
-    """Another number of rows in a bucket compiles nothing, and results equal those unpadded."""
-    jax.clear_caches()
-    model = ak.LocalLikelihood(ak.Gaussian(0.5), family=ak.Poisson(), order=1)
-    for n in (50, 53):
-        rng = np.random.default_rng(n)
-        x, x_new = rng.uniform(-2, 2, n), rng.uniform(-2, 2, n - 40)
-        y = rng.poisson(np.exp(1.0 + np.sin(3 * x))).astype(float)
-        before = len(programs)
-        fit = ak.fit(model, x, y)
-        predicted = fit(x_new)
-        assert n == 50 or programs[before:] == []
-    assert len(programs) > 0
+def test_a_fit_minimises_the_left_out_deviance(x64):
+    """Results, of rows that are padded, equal those unpadded."""
+    n, rng = 53, np.random.default_rng(53)
+    x, x_new = rng.uniform(-2, 2, n), rng.uniform(-2, 2, 13)
+    y = rng.poisson(np.exp(1.0 + np.sin(3 * x))).astype(float)
+    fit = ak.fit(ak.LocalLikelihood(ak.Gaussian(0.5), family=ak.Poisson(), order=1), x, y)
+    predicted = fit(x_new)
     (best, least), *_ = jax.device_get(fit.minima())
     fitted = np.asarray(fit.model.kernel.lengthscale)
     np.testing.assert_allclose(np.exp(best.kernel.lengthscale_parameter.z), fitted, rtol=1e-12)

@@ -157,23 +157,6 @@ def test_aicc_of_wage1_equals_that_of_np(x64):
     np.testing.assert_allclose((a @ b) ** 2 / ((a @ a) * (b @ b)), 0.514814, rtol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (np.ones(N + 1), r"\(53,\).*\(54,\)"),
-        (-np.ones(N), "none negative"),
-        (np.zeros(N), "not all 0"),
-        (np.full(N, np.nan), "finite"),
-    ],
-    ids=["one too many", "negative", "all zero", "not a number"],
-)
-def test_weights_that_are_refused(weights, message):
-    x, y, _ = sample()
-    options = {"objective": ak.LeaveOneOut(), "weights": weights}
-    model = ak.KernelRegression(ak.Gaussian(1.0))
-    assert_raises(rf"weights.*{message}", ak.fit, model, x, y, **options)
-
-
 def test_criteria_that_are_refused():
     x, y, _ = sample()
     assert_raises(r"folds.*at least 2.*got 1", ak.KFold, 1)
