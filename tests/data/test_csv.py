@@ -223,13 +223,6 @@ HOLDOUT = FIT_OF_CSV.replace("leave_one_out", "holdout")
 HOLDOUT += "training: {steps: 4}\nhold_out: [1, 0.5]\n"
 
 
-def test_hold_out_counts_the_rows_of_the_file(written, tmp_path, capsys):
-    written(CSV)
-    (tmp_path / "config.yaml").write_text(HOLDOUT)
-    assert main(["show", "config.yaml", "hold_out=[1, 8]"]) == 2
-    assert_names(capsys.readouterr().err, "hold_out.1", "8 rows", "1 to 7")
-
-
 def bumps():
     """Two waves in a, on a slope in c, and noise: a lengthscale that data can tell."""
     rng = np.random.default_rng(0)

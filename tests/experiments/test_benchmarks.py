@@ -30,15 +30,21 @@ def bench(run_study, monkeypatch):
     return run_study
 
 
+def assert_agree(row, *contenders):
+    """The contenders of a row agree, and each was timed twice."""
+    assert row["deviation"].keys() == set(contenders)
+    assert max(row["deviation"].values()) < 1e-5
+    for name, seconds in row["seconds"].items():
+        assert row["median"][name] == pytest.approx(sum(seconds) / 2)
+
+
 @pytest.mark.slow
 def test_contenders_of_regression_agree(bench):
     run = bench("bench_regression", *REGRESSION)
     found, ratios = run.summary, {}
     assert [(row["n"], row["dim"]) for row in found["table"]] == [(41, 1), (41, 3)]
     for row in found["table"]:
-        assert row["deviation"].keys() == {"attnkernel, Blockwise", "dense XLA", "scikit-learn"}
-        assert max(row["deviation"].values()) < 1e-5
-        assert all(len(seconds) == 2 for seconds in row["seconds"].values())
+        assert_agree(row, "attnkernel, Blockwise", "dense XLA", "scikit-learn")
         rates, spent = row["giga_pairs_per_second"], row["median"]
         for name in row["deviation"]:
             assert rates[name] == pytest.approx(41**2 / spent[name] / 1e9)
@@ -76,8 +82,7 @@ def test_contenders_of_attention_agree(bench):
     phases = (attention_contenders.FORWARD, attention_contenders.BACKWARD)
     assert works == [(causal, phase) for causal in (False, True) for phase in phases]
     for row in found["table"]:
-        assert row["deviation"].keys() == {"attnkernel", "jax.nn", "Equinox"}
-        assert max(row["deviation"].values()) < 1e-5
+        assert_agree(row, "attnkernel", "jax.nn", "Equinox")
     by_name = {row["target"]: row for row in found["targets"]}
     causal = by_name["causal, in times of full"]
     times = [row["median"]["attnkernel"] for row in found["table"]]
@@ -92,11 +97,7 @@ def test_contenders_of_modules_agree(bench):
     works = [(row["length"], row["causal"], row["phase"]) for row in found["table"]]
     assert works == [(n, c, phase) for n in (13, 19) for c in (False, True) for phase in phases]
     for row in found["table"]:
-        assert row["deviation"].keys() == {"attnkernel", "Equinox"}
-        assert max(row["deviation"].values()) < 1e-5
-        assert all(len(seconds) == 2 for seconds in row["seconds"].values())
-        for name, seconds in row["seconds"].items():
-            assert row["median"][name] == pytest.approx(sum(seconds) / 2)
+        assert_agree(row, "attnkernel", "Equinox")
     (times,) = found["targets"]
     ratios = {
         f"T = 19, {'causal' if row['causal'] else 'full'} + backward": row["median"]["Equinox"]

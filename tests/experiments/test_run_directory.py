@@ -119,15 +119,6 @@ def test_metrics_have_a_line_per_step_and_fit(twice):
         assert rows == []
 
 
-@pytest.mark.usefixtures("blank_figures")
-def test_arrays_of_a_figure_are_saved(home):
-    assert main(["run", "lengthscales.yaml", "--quiet", "--out", "out"]) == 0
-    with np.load(home / "out" / "figures" / "lengthscales.npz") as arrays:
-        labels = ("observations", "true mean", "prediction")
-        assert {*arrays} == {f"{panel}: {label}" for panel in (1, 2) for label in labels}
-        assert arrays["2: observations"].shape == (2, 20)
-
-
 def test_arrays_are_named_by_the_panel_and_the_legend():
     figure = Figure()
     left, right = figure.subplots(1, 2)

@@ -1,7 +1,6 @@
 """How a run ends: done, interrupted, failed or diverged; what it prints, and what it archives of
 how it was made: its output, the state of the sources."""
 
-import contextlib
 import hashlib
 import io
 import re
@@ -13,12 +12,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from outputs import read_json, read_lines, start
+from outputs import read_json, start
 from small_configs import DATA, HOLDOUT
 
 from attnkernel.fitting import CostWarning, FitWarning
 from experiments.__main__ import main
-from experiments.runs import output_log
 from experiments.runs.files import status_of
 from experiments.runs.output_log import OutputLog
 from experiments.runs.provenance import Sources, read_sources
@@ -121,49 +119,6 @@ def test_terminal_without_greek_letters_fails_no_run(monkeypatch):
 # --- interrupted ---
 
 
-@pytest.fixture(scope="module")
-def interrupted(tmp_path_factory, blank_figures):
-    """The directory of a hold-out run interrupted at its second step, and what it printed."""
-    folder, show = tmp_path_factory.mktemp("interrupted"), output_log.show_progress
-    (folder / "holdout.yaml").write_text(HOLDOUT)
-
-    @contextlib.contextmanager
-    def interrupted_progress(*arguments):
-        with show(*arguments) as tick:
-
-            def interrupt(done, state):
-                if done == 2:
-                    raise KeyboardInterrupt
-                tick(done, state)
-
-            yield interrupt
-
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        patch.setattr(output_log, "show_progress", interrupted_progress)
-        assert main(["run", str(folder / "holdout.yaml"), "--out", str(folder / "out")]) == 130
-    return folder / "out", (out.getvalue(), err.getvalue())
-
-
-def test_interrupted_run_is_reported_with_how_to_resume(interrupted):
-    directory, (out, err) = interrupted
-    assert read_json(directory / "status.json")["state"] == "interrupted"
-    assert "interrupted" not in out
-    assert err.startswith("interrupted; ")
-    assert f"python -m experiments resume {directory}" in err
-
-
-def test_interrupted_run_keeps_its_metrics_and_seconds(interrupted):
-    directory, _ = interrupted
-    rows = read_lines(directory / "metrics.jsonl")
-    assert [(row["step"], row["hold_out"]) for row in rows] == [(1, 1), (1, 10), (2, 1), (2, 10)]
-    assert read_json(directory / "meta.json")["seconds"]["total"] > 0
-
-
 def interrupted_run(monkeypatch, interrupts, ticks):
     """A run that gets Ctrl-C so often and then shows progress: its exit code, its last tick."""
     done = []
@@ -184,7 +139,11 @@ def test_interrupt_stops_after_the_current_chunk(home, monkeypatch, capsys):
     handler = signal.getsignal(signal.SIGINT)
     assert interrupted_run(monkeypatch, 1, 3) == (130, [1])
     assert read_json(home / "out" / "status.json")["state"] == "interrupted"
-    assert capsys.readouterr().err.startswith("stopping after this chunk; Ctrl-C again")
+    told = capsys.readouterr().err
+    assert told.startswith("stopping after this chunk; Ctrl-C again")
+    assert "\ninterrupted; " in told
+    assert "python -m experiments resume out" in told
+    assert read_json(home / "out" / "meta.json")["seconds"]["total"] > 0
     assert signal.getsignal(signal.SIGINT) is handler
 
 

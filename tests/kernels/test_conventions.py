@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.metrics.pairwise import rbf_kernel
 
 import attnkernel as ak
 from attnkernel.kernels import convert_lengthscale
@@ -109,12 +108,6 @@ def test_definitions_by_quartiles_and_by_variance(x64):
 
 
 # --- against the libraries ---
-
-
-def test_gamma_is_that_of_scikit_learn(x64):
-    expected = rbf_kernel(Q[:, None], K[:, None], gamma=3.7)
-    ours = weights_of(kernel_of("sklearn_gamma", 3.7))
-    np.testing.assert_allclose(ours, expected, rtol=1e-13)
 
 
 MCYCLE_AT = np.arange(5.0, 56.0, 10.0)

@@ -132,20 +132,6 @@ def test_hessian_by_every_order_of_differentiation(x64):
     assert_agree(forward_over_forward, expected[0][0], 1e-9, 1e-9)
 
 
-def test_vmapped_kernels(x64):
-    q, k, v = random_arrays()
-    heads = ak.Gaussian(np.array([0.3, 1.0, 4.0]))  # mapped over its lengthscales
-
-    @jax.jit
-    def per_head(heads):
-        def of_one(kernel):
-            return [ak.attend(q, k, v, kernel=kernel, method=m) for m in (BLOCKS, Dense())]
-
-        return jax.vmap(of_one)(heads)
-
-    assert_agree(*per_head(to_float64(heads)))
-
-
 @pytest.mark.parametrize(
     ("kernel", "derivatives"),
     [("epanechnikov", False), *(slow(k, True) for k in ("epanechnikov", "dot product"))],
