@@ -30,19 +30,10 @@ def arrays(dtype=np.float64):
 
 
 def by_hand(q, k, v, lengthscale, allowed=lambda i, j: True, temperature=1.0, sink=0.0):
-    out = np.zeros((len(q), v.shape[1]))
-    mass = np.zeros(len(q))
-    for i in range(len(q)):
-        for j in range(len(k)):
-            if allowed(i, j):
-                score = -0.5 * np.sum(((q[i] - k[j]) / lengthscale) ** 2)
-                weight = np.exp(score / temperature)
-                out[i] += weight * v[j]
-                mass[i] += weight
-        mass[i] += sink
-        if mass[i] > 0:
-            out[i] /= mass[i]
-    return out, mass
+    squares = np.sum(((q[:, None] - k) / lengthscale) ** 2, axis=2)
+    weights = np.exp(-0.5 * squares / temperature) * allowed(*np.indices(squares.shape))
+    mass = weights.sum(axis=1) + sink
+    return weights @ v / np.where(mass > 0, mass, 1.0)[:, None], mass
 
 
 @pytest.mark.parametrize(

@@ -252,14 +252,10 @@ def offsets(lengths):
 
 
 def dense():
-    """Whether query i and key j are of one sequence, row by row."""
+    """Whether query i and key j are of one sequence."""
+    of_query, of_key = (np.repeat(np.arange(3), lengths) for lengths in (OF_QUERIES, OF_KEYS))
     allowed = np.zeros((NUM_QUERIES, NUM_KEYS), bool)
-    first_query = first_key = 0
-    for queries, keys in zip(OF_QUERIES, OF_KEYS, strict=True):
-        for i in range(first_query, first_query + queries):
-            for j in range(first_key, first_key + keys):
-                allowed[i, j] = True
-        first_query, first_key = first_query + queries, first_key + keys
+    allowed[: len(of_query), : len(of_key)] = of_query[:, None] == of_key
     return allowed
 
 

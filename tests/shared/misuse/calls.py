@@ -116,10 +116,8 @@ ANYTHING = ("anything", None)
 UNREAD: Arguments = {"y": ANYTHING}
 ESTIMATOR: Arguments = {
     "kernel": ("choice", "gaussian"),
-    "order": ("whole from 0?", 0),
     "objective": ("choice?", "leave-one-out"),
     "lengthscale": ("positive?", None),
-    "on_empty": ("choice", "nearest"),
     "subsample": ("natural?", 100),
 }
 
@@ -210,8 +208,8 @@ ODD: dict[str, Arguments] = {
     "fit": {"y": ("paired", Y)},
     "fit_many": {"key": ("key", jax.random.split(KEY, 2))},
     "choose": {"objective": ("objective", ak.LeaveOneOut()), "starts": ("natural?", 1)},
-    "bands": {"draws": ("natural", 20), "key": ("key?", KEY)},
-    "conformal": {"level": ("level", 0.5), "key": ("key?", KEY)},
+    "bands": {"draws": ("natural", 20)},
+    "conformal": {"level": ("level", 0.5)},
     "econometrics.discontinuity": {
         "cutoff": ("real", 0.5),
         "kernel": ("choice", ak.kernels.Triangular),
