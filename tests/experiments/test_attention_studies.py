@@ -149,7 +149,7 @@ def test_learned_projections_find_neighbours_that_linear_ones_cannot(run_study):
 @pytest.mark.slow
 def test_induction_heads_learn_to_copy(run_study):
     overrides = ("vocabulary=16", "rows=32", "shortest=6", "longest=10", "size=32", "heads=2")
-    found = run_study("induction", *overrides, "batch=32", "steps=800").summary
+    found = run_study("induction", *overrides, "batch=32", "steps=500").summary
     assert found["accuracy"] > 0.8
     assert found["bigrams"] < 0.2
     assert found["accuracy_first"] < 0.3
@@ -159,8 +159,8 @@ def test_induction_heads_learn_to_copy(run_study):
 
 @pytest.mark.slow
 def test_in_context_model_approaches_the_posterior_mean(run_study):
-    overrides = ("contexts=[8, 32]", "heads=4", "hidden=16", "targets=16", "batch=16")
-    table = run_study("in_context", *overrides, "steps=600", "tested=40").summary["table"]
+    overrides = ("contexts=[4, 16]", "heads=4", "hidden=16", "targets=16", "batch=16")
+    table = run_study("in_context", *overrides, "steps=500", "tested=40").summary["table"]
     for row in table:
         errors = row["error"]
         assert errors["posterior"] < errors["learned"] < 1.5 * errors["tuned"]
