@@ -16,7 +16,7 @@ from refusals import assert_raises, assert_refused
 
 import attnkernel as ak
 from attnkernel import kernels
-from attnkernel.kernels import Kernel, LiRacine, SoftCapped, Tricube, category_counts
+from attnkernel.kernels import Kernel, LiRacine, SoftCapped, Tricube
 from attnkernel.methods import Blockwise, Dense, Sorted
 
 # --- a kernel of some columns ---
@@ -162,31 +162,6 @@ def test_blocks_of_other_categories_cost_nothing():
     # a bound of +inf, that of DotProduct, does not hide one of -inf
     assert np.isneginf(bound)
     assert of_both == np.inf
-
-
-def test_bounds_stretch_and_categories_are_those_of_the_columns(x64):
-    x, kernel = sample()[0], mixed(LiRacine)
-
-    @eqx.filter_jit
-    def results(kernel, x):
-        alone = ak.Gaussian(0.5).search_box(x[:, 1:2])
-        lengths = [side.lengthscale for side in alone]
-        sides = kernel.search_box(x)
-        found = [(s.second.kernel.lengthscale, s.first.kernel.bandwidth) for s in sides]
-        return sides, lengths, found, ak.kernels.rescaled(kernel, 3.0)
-
-    sides, lengths, found, longer = results(kernel, x)
-    for side in sides:
-        assert jax.tree.structure(side) == jax.tree.structure(kernel)
-    np.testing.assert_allclose([length for length, _ in found], lengths, rtol=1e-12)
-    np.testing.assert_allclose([share for _, share in found], [1e-4, 1 - 1e-4], rtol=1e-12)
-    np.testing.assert_allclose(longer.second.kernel.lengthscale, 1.5, rtol=1e-14)
-    same = (k.first.kernel.bandwidth_parameter.z for k in (longer, kernel))
-    np.testing.assert_array_equal(*same)
-    for wrapped in (kernel, SoftCapped(kernel, 5.0), ak.kernels.Rescaled(kernel, 2.0)):
-        assert set(category_counts(wrapped, 3)) == {0, 2}
-    assert set(category_counts(LiRacine(0.1).on(4, 1), 5)) == {1, 4}
-    assert category_counts(ak.Gaussian(), 3) == {}
 
 
 def test_a_fit_to_mixed_data_stays_in_its_domain(x64):

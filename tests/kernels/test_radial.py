@@ -58,20 +58,6 @@ def test_gaussian_and_products_to_the_last_digits_and_periodic(x64):
             np.testing.assert_allclose(scores, log_weights, rtol=rtol)
 
 
-@pytest.mark.parametrize("kernel", [ak.Gaussian, ak.kernels.Tricube, ak.Periodic])
-def test_a_rescaled_kernel_has_a_longer_lengthscale(x64, kernel):
-    @eqx.filter_jit
-    def rescaled(lengths):
-        heads = ak.kernels.rescaled(jax.vmap(kernel)(lengths), 3.0)
-        return heads.lengthscale, ak.kernels.rescaled(kernel(0.5) * ak.DotProduct(), 3.0)
-
-    lengths, both = rescaled(np.array([0.5, 2.0]))
-    np.testing.assert_allclose(lengths, [1.5, 6.0], rtol=1e-14)
-    np.testing.assert_allclose(both.first.lengthscale, 1.5, rtol=1e-14)
-    assert both.second == ak.DotProduct()
-    assert kernel is not ak.Periodic or both.first.period == 1.0
-
-
 def test_custom_kernel_is_one_method(x64):
     class Exponential(ak.kernels.Kernel):
         rate: float
@@ -217,14 +203,6 @@ def test_wrong_lengthscales_are_refused():
         (lambda: ak.Gaussian(np.ones(2)).pairwise(*POINTS), r"has 2 lengthscales.*3 dimensions"),
         (lambda: ak.attend(*POINTS, POINTS[1], kernel=LOGISTIC), r"2 lengthscales.*3 dimensions"),
     )
-
-
-def test_repr_shows_lengthscales():
-    assert repr(ak.Gaussian(0.5)) == "Gaussian(lengthscale=0.5)"
-    assert repr(ak.Gaussian(np.array([1.0, 2.0]))) == "Gaussian(lengthscale=[1, 2])"
-    inside = []
-    jax.jit(lambda v: inside.append(repr(ak.Gaussian(v))))(1.0)
-    assert inside == ["Gaussian(lengthscale=f32[])"]
 
 
 GAPS = np.array([0.0, 1.0, 2.0, 4.0, 8.0])[:, None]  # the mean gap is 2, the median gap 1.5

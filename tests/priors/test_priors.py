@@ -70,15 +70,6 @@ def test_algebra_is_boolean():
         np.testing.assert_array_equal(found, expected)
 
 
-def test_forbidden_pairs_are_not_evaluated_into_the_result():
-    """A NaN behind a mask stays behind it."""
-    x = np.array([[0.0], [1.0], [np.nan], [3.0]], np.float32)
-    prior = HeldOut(np.arange(4) == 2)
-    v = np.ones((4, 1), np.float32)
-    out = jax.jit(lambda k: ak.attend(k[:2], k, v, kernel=ak.Gaussian(1.0), prior=prior))(x)
-    np.testing.assert_array_equal(out, np.ones((2, 1)))
-
-
 SEGMENTS = np.array([2, 2, 5, 5, 5, 1, 1])
 AT_I, AT_J = np.array([9, 3, 4, 8, 0]), np.array([5, 6, 0, 1, 9, 3, 4])
 SEEN = np.random.default_rng(1).random((QUERIES, KEYS)) < 0.5

@@ -201,17 +201,6 @@ def test_scores_are_never_stored_for_all_pairs():
     assert more - fewer < 2**20  # all scores would be 64 and 16 MiB
 
 
-def test_a_function_that_computes_the_same_compiles_nothing(programs):
-    q, k, v = (array.astype(np.float32) for array in (Q, K, V))
-    counts = []
-    for scale in (2.0, 2.0, 3.0):
-        programs.clear()
-        prior = ScoreFunction(lambda s, i, j, h, scale=scale: scale * s)
-        ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=Blockwise(4, 4))
-        counts.append(len(programs))
-    assert counts == [1, 0, 1]
-
-
 FUNCTION = ScoreFunction(lambda s, i, j, h: s)
 
 
