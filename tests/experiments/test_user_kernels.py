@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import pytest
 from marks import slow
 from outputs import read_csv, read_json
-from paths import ROOT
 
 import attnkernel as ak
 import experiments
@@ -257,10 +256,9 @@ def test_checkpoints_of_a_changed_kernel_are_not_used(stopped, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.cli
-def test_sweep_of_kernels(monkeypatch, capsys):
+@pytest.mark.usefixtures("member_processes_in_process")
+def test_sweep_of_kernels(capsys):
     """As one program, and as processes, which are given the file of kernels."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     mine = ["--kernels", "mine.py", "--quiet"]
     command = ["sweep", "holdout.yaml", "model.kernel=laplace,round_top", "seed=1,2", *mine]
     assert main([*command, "--out", "together"]) == 0

@@ -295,17 +295,10 @@ def test_a_fit_minimises_the_left_out_deviance(x64):
     np.testing.assert_allclose(squares, np.mean((y - of_others) ** 2, axis=1), rtol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("family", "bad", "words"),
-    [
-        (ak.Binomial(), 1.5, r"from 0 to 1 for the family Binomial; row 3 .* has 1.5"),
-        (ak.Poisson(), -1.0, r"at least 0 for the family Poisson; row 3 .* has -1.0"),
-        (ak.Gamma(), 0.0, r"above 0 for the family Gamma; row 3 .* has 0.0"),
-    ],
-)
-def test_labels_that_a_family_does_not_have_are_refused(x64, family, bad, words):
-    x, y = np.linspace(0.0, 1.0, 9), np.where(np.arange(9) == 3, bad, np.linspace(0.2, 0.8, 9))
-    model = ak.LocalLikelihood(ak.Gaussian(0.5), family=family)
+def test_labels_that_a_family_does_not_have_are_refused(x64):
+    words = r"from 0 to 1 for the family Binomial; row 3 .* has 1.5"
+    x, y = np.linspace(0.0, 1.0, 9), np.where(np.arange(9) == 3, 1.5, np.linspace(0.2, 0.8, 9))
+    model = ak.LocalLikelihood(ak.Gaussian(0.5), family=ak.Binomial())
     assert_raises(words, ak.fit, model, x, y)
     assert_raises(words, model, x, x, y)
     assert_raises(words, model.local_fit, x, x, y)
