@@ -1,7 +1,5 @@
 """`compare`: runs side by side; `index`: a table of the runs in a folder."""
 
-import shutil
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -128,9 +126,3 @@ def test_names_that_yaml_reads_as_dates_and_booleans(tmp_path, capsys):
     assert "index.csv: 2 runs" in printed.out
     assert "left out: results/on/config.yaml:1: this is not YAML" in printed.err
     assert main(["compare", "results/on", "results/2026-01-01"]) == 2
-
-
-def test_incomplete_lines_of_metrics_are_skipped(runs, tmp_path):
-    damaged = shutil.copytree(runs / "fast", tmp_path / "damaged")
-    (damaged / "metrics.jsonl").write_text('{"step": 1}\n{"step": "x", "a": 1, "loss": 2}\n[1]\n')
-    assert main(["compare", str(damaged), "results/slow", "--out", str(tmp_path / "both")]) == 0

@@ -116,17 +116,14 @@ def test_gradients_equal_finite_differences(x64, order, method, labels):
         np.testing.assert_allclose(np.sum(slope * step), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("order", [2, slow(1)])
-def test_a_polynomial_is_reproduced(x64, order):
+def test_a_polynomial_is_reproduced(x64):
     """At any lengthscale, and wherever the data lie: at 1e6 too."""
     x = np.random.default_rng(3).uniform(-1, 1, (N, 2))
-    y = 1.5 + x @ np.array([2.0, -3.0])
-    if order == 2:
-        y = y + 0.5 * x[:, 0] ** 2 - 2.0 * x[:, 0] * x[:, 1]
+    y = 1.5 + x @ np.array([2.0, -3.0]) + 0.5 * x[:, 0] ** 2 - 2.0 * x[:, 0] * x[:, 1]
 
     @jax.jit
     def fitted(shift, lengthscale):
-        return ak.KernelRegression(ak.Gaussian(lengthscale), order=order)(x + shift, x + shift, y)
+        return ak.KernelRegression(ak.Gaussian(lengthscale), order=2)(x + shift, x + shift, y)
 
     for shift, lengthscale in ((0.0, 0.4), (0.0, 30.0), (1e6, 0.4)):
         atol = 1e-6 * (1 + shift / 1e3)

@@ -77,9 +77,8 @@ def test_arguments_of_a_profile_that_are_refused(lengthscales, objective, messag
         ak.profile(ak.KernelRegression(ak.Gaussian(1.0)), x, y, lengthscales, objective=objective)
 
 
-@pytest.mark.parametrize("wide", [True, slow(False)], ids=["float64", "float32"])
 @pytest.mark.parametrize("partitionable", [True, False], ids=["partitionable keys", "old keys"])
-def test_first_row_without_sorting_is_that_of_the_permutation(partitionable, wide):
+def test_first_row_without_sorting_is_that_of_the_permutation(x64, partitionable):
     """Up to 1625 rows the permutation sorts once; beyond, it is called."""
 
     @jax.jit
@@ -89,7 +88,7 @@ def test_first_row_without_sorting_is_that_of_the_permutation(partitionable, wid
         return [(draw_rows(key, n, 1), jax.random.permutation(key, n)[:1]) for n in sizes]
 
     keys = np.random.default_rng(2).integers(0, 2**32, (300, 2), np.uint32)
-    with jax.threefry_partitionable(partitionable), jax.enable_x64(wide):
+    with jax.threefry_partitionable(partitionable):
         for rows, expected in computed(keys):
             np.testing.assert_array_equal(rows, expected)
 

@@ -8,11 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marks import slow
 from refusals import assert_refused
 
 import attnkernel as ak
-from attnkernel.methods import Blockwise, Dense
 from attnkernel.priors import (
     AtPositions,
     BiasTable,
@@ -203,8 +201,7 @@ def test_forget_gates_hide_what_is_before_a_gate_of_zero():
     assert np.all(unforgotten[np.tril_indices(4)] == 0)
 
 
-@pytest.mark.parametrize("method", [Dense(), slow(Blockwise(2, 3))])
-def test_biases_are_learned(x64, method):
+def test_biases_are_learned(x64):
     """Slopes of every parameter, against differences."""
     rng = np.random.default_rng(4)
     q, k, v = (rng.normal(size=s) for s in ((QUERIES, 2), (KEYS, 2), (KEYS, 1)))
@@ -215,7 +212,7 @@ def test_biases_are_learned(x64, method):
 
     def loss(moving, fixed):
         prior = eqx.combine(moving, fixed)
-        out = ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=method)
+        out = ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior)
         return jnp.sum(jnp.sin(out))
 
     @jax.jit
