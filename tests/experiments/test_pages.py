@@ -341,7 +341,6 @@ def test_windows_of_the_zoo_page_include_the_query():
     [
         (["heads.yaml"], "has no page; these have: cache, holdout"),
         slow(["cps71.yaml", "data.name=wage1", "data.x=[educ, exper]"], "a page draws one input"),
-        slow(["lengthscales.yaml", "data.n=2001"], "a page takes up to 2000 rows"),
         (["zoo.yaml", "data.n=5000"], "a page takes up to 2000 rows"),
         (["cps71.yaml", "model.lengthscal=1"], "lengthscale"),
     ],

@@ -40,10 +40,6 @@ def to_own(number, name):
     return convert_lengthscale(number, source=name, target=OWN[TABLE[name][0].__name__])
 
 
-def kernel_of(name, number):
-    return TABLE[name][0](to_own(number, name))
-
-
 def test_every_convention_is_tested():
     assert list(TABLE) == list(_CONVENTIONS)
 
@@ -65,7 +61,7 @@ def test_numbers_name_their_kernels_and_convert_there_and_back_or_are_refused(x6
             own = [to_own(numbers, source), to_own(there, target)]
             return there, convert_lengthscale(there, source=target, target=source), own
 
-        kernels = {(name, h): kernel_of(name, h) for name in TABLE for h in (0.21, 0.8)}
+        kernels = {(n, h): TABLE[n][0](to_own(h, n)) for n in TABLE for h in (0.21, 0.8)}
         weights = {case: weights_of(kernel) for case, kernel in kernels.items()}
         return weights, {pair: both_ways(*pair) for pair in possible}
 
