@@ -12,8 +12,8 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_215, "experiments": 13_654, "tests": 21_353}
-FILES = 173
+CODE_LINES = {"attnkernel": 18_023, "experiments": 13_248, "tests": 20_706}
+FILES = 169
 MODULE_NUMBERS = 53
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
