@@ -145,6 +145,7 @@ class UnbiasedCV(Objective):
         left_out = jnp.exp(model(x, x, prior=ExcludeSelf(), **self.weight_kwargs()))
         weights = jnp.ones(len(x)) if self.weights is None else self.weights
         weights = weights.astype(x.dtype)
+        # a left-out density divides by the weights of the others, the sum over i ≠ j by all
         return squares - 2.0 * self.mean(left_out * (1.0 - weights / jnp.sum(weights)))
 
 

@@ -107,10 +107,10 @@ class HoldOut(Validation):
             )
         n, counted = x.shape[0], None if self.weights is None else is_positive(self.weights)
         rows = draw_rows(key, n, self.at_most, counted)
-        scored = jnp.arange(self.at_most) < self.size
-        held_out = jnp.zeros(n, bool).at[rows].set(scored)
+        is_drawn = jnp.arange(self.at_most) < self.size
+        held_out = jnp.zeros(n, bool).at[rows].set(is_drawn)
         predicted = model(x[rows], x, y, prior=HeldOut(held_out), **self.weight_kwargs())
-        weights = scored if self.weights is None else scored * self.weights[rows]
+        weights = is_drawn if self.weights is None else is_drawn * self.weights[rows]
         scored = weights > 0
         # predictions at rows that are not scored are replaced before differentiation: NaN otherwise
         shaped = scored if y.ndim == 1 else scored[:, None]

@@ -99,7 +99,8 @@ class Objective(eqx.Module):
     A stochastic objective draws random numbers: `fit` passes it a new key at each step.
 
     **Arguments:** `weights`: one number per row, shape (n,), at least 0: inverse variances of the
-    labels up to a factor. Squared errors are averaged with them; `fit(..., weights=)` sets them.
+    labels up to a factor. Squared errors are averaged with them; `fit(..., weights=)` sets them,
+    also of those without this argument, such as `ak.HoldOut`.
 
     **Raises:** `ValueError` for weights that are negative, not finite, or all 0.
     """
