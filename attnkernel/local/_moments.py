@@ -236,21 +236,22 @@ def local_moments(
         by_row = jax.vmap(moments_of_row, (-2, 0), (-3, -3, -1, -2))
         gram, right, log_mass, rounding = by_row(q, jnp.arange(rows))
         return gram, right, log_mass, rounding
-
-    @functools.partial(jax.checkpoint, prevent_cse=False)
-    def moments_of_rows(rows: Int[Array, " size"]) -> tuple[Array, Array, Array, Array]:
-        return moments_of_chunk(q[..., rows, :], rows)
-
     order = _order_by_neighbour(jax.lax.stop_gradient(q[..., columns]), size)
-    count = -(-rows // (size * at_once)) * at_once
-    numbers = order[jnp.minimum(jnp.arange(count * size), rows - 1)].reshape(count, size)
-    found = jax.lax.map(moments_of_rows, numbers, batch_size=at_once)
-    batch, back = found[2].ndim - 2, jnp.argsort(order)
+    chunks = -(-rows // (size * at_once))
+    numbers = order[jnp.minimum(jnp.arange(chunks * at_once * size), rows - 1)]
+    numbers = numbers.reshape(chunks, at_once, size)
+
+    def moments_of_rows(rows: Int[Array, "chunks size"]) -> tuple[Array, Array, Array, Array]:
+        return jax.vmap(lambda rows: moments_of_chunk(q[..., rows, :], rows))(rows)
+
+    found = jax.lax.map(jax.checkpoint(moments_of_rows, prevent_cse=False), numbers)
+    batch, back = found[2].ndim - 3, jnp.argsort(order)
 
     def to_query_order(leaf: Array) -> Array:
-        """(chunks, *batch, size, ...) to (*batch, queries, ...)."""
-        leaf = jnp.moveaxis(leaf, 0, batch)
-        leaf = leaf.reshape(*leaf.shape[:batch], numbers.size, *leaf.shape[batch + 2 :])
+        """(chunks, at_once, *batch, size, ...) to (*batch, queries, ...)."""
+        leaf = jnp.moveaxis(leaf, (0, 1), (batch, batch + 1))
+        shape = (*leaf.shape[:batch], numbers.size, *leaf.shape[batch + 3 :])
+        leaf = leaf.reshape(shape)
         return jnp.take(leaf, back, axis=batch)
 
     gram, right, log_mass, rounding = map(to_query_order, found)
