@@ -94,7 +94,8 @@ def read_csv(
     if names is not None and not isinstance(names, Mapping):
         raise ValueError(f"names must be a dictionary, from columns to text; got {names!r}.")
     options.check()
-    table, columns, places, dropped = _read_columns(path, options)
+    table, columns, places = _read_columns(path, options)
+    dropped = len(places.dropped)
     if len(table) < 3:
         and_dropped = f", after {dropped} with missing cells were dropped" if dropped else ""
         raise ValueError(
@@ -225,18 +226,29 @@ def _as_mapping(name: str, value: Any) -> Mapping[str, Any]:
     return dict.fromkeys(as_names(name, value))
 
 
-def _read_columns(
-    path: Path, options: _Options
-) -> tuple[np.ndarray, Sequence[Column], np.ndarray, int]:
+class _Places(NamedTuple):
+    """Where the rows of a table are in their file, as errors name it."""
+
+    lines: array  # of each row
+    dropped: array  # rows that are left out
+
+    def describe(self, i: int) -> str:
+        row = i
+        for left_out in self.dropped:
+            row += left_out <= row
+        return _describe_place(row, self.lines[i])
+
+
+def _read_columns(path: Path, options: _Options) -> tuple[np.ndarray, Sequence[Column], _Places]:
     """Returns the numbers of the requested columns, shape (rows, columns), with the columns, which
-    are to `finish` them, the row and the line of each in the file, and how many are left out."""
+    are to `finish` them, and the places of the rows."""
     records = Records(path, options.delimiter, options.encoding)
     header = next(records, None)
     if header is None:
         raise ValueError(f"{path} is empty; expected a header line with the names of the columns.")
     names = [name.strip() for name in header]
     _require_columns(path, names, options)
-    columns, numbers, places, dropped = options.columns(), array("d"), array("q"), 0
+    columns, numbers, places = options.columns(), array("d"), _Places(array("q"), array("q"))
     wanted = [names.index(column.name) for column in columns]
     for row, cells in enumerate(records):
         place = f"{path}, {_describe_place(row, records.line)}"
@@ -248,15 +260,14 @@ def _read_columns(
             )
         found = [cells[i].strip() for i in wanted]
         if options.missing == "drop" and any(map(Column.is_missing, columns, found)):
-            dropped += 1
+            places.dropped.append(row)
             continue
         numbers.extend(
             column.read(cell, f"{place}, column {column.name!r}")
             for column, cell in zip(columns, found, strict=True)
         )
-        places.extend((row, records.line))
-    table, places = (np.asarray(of) for of in (numbers, places))
-    return table.reshape(-1, len(columns)), columns, places.reshape(-1, 2), dropped
+        places.lines.append(records.line)
+    return np.asarray(numbers).reshape(len(places.lines), len(columns)), columns, places
 
 
 def _require_columns(path: Path, names: list[str], options: _Options) -> None:
@@ -276,14 +287,14 @@ def _require_columns(path: Path, names: list[str], options: _Options) -> None:
 
 
 def _rounded_to_float_of_jax(
-    path: Path, table: np.ndarray, columns: Sequence[Column], places: np.ndarray
+    path: Path, table: np.ndarray, columns: Sequence[Column], places: _Places
 ) -> np.ndarray:
     """Returns a table in JAX's floating dtype; `ValueError` unless that holds the numbers."""
     with np.errstate(over="ignore"):
         values = table.astype(jax.dtypes.canonicalize_dtype(float))
     if not np.all(np.isfinite(values)):
         row, column = np.argwhere(~np.isfinite(values))[0].tolist()
-        place = f"{_describe_place(*places[row].tolist())}, column {columns[column].name!r}"
+        place = f"{places.describe(row)}, column {columns[column].name!r}"
         raise ValueError(
             f"{path}, {place}: {table[row, column]} is too large for {values.dtype}. Use "
             f"float64 (precision: float64, or jax_enable_x64)."
