@@ -119,7 +119,7 @@ def value_text(value: Any) -> str:
     plain = jax.tree.map(
         lambda leaf: leaf.item() if isinstance(leaf, np.generic) else leaf,
         value,
-        is_leaf=lambda part: type(part) not in (list, tuple, dict),
+        is_leaf=lambda part: type(part) not in (list, tuple),  # keys of a dict may not be sorted
     )
     return repr(plain)
 

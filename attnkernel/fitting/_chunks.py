@@ -20,10 +20,12 @@ def run_chunks(
     done: int = 0,
     is_finished: Callable[[State], bool],
 ) -> Iterator[tuple[int, State, History]]:
-    """Yields (steps done, state, history of the chunk) until all steps are taken or finished.
+    """Yields (steps done, state, history of the chunk, in NumPy arrays) until all steps are taken
+    or the state is finished; nothing if it is at the start.
 
-    `advance`: takes a state and a number of steps; `chunk`: that number; `done`: steps already
-    taken; `is_finished`: whether a state needs no further step.
+    `advance`: takes a state and a number of steps; `chunk`: the most steps of one call, of which
+    the last takes what is left; `done`: steps already taken; `is_finished`: whether a state needs
+    no further step.
     """
     while done < steps and not is_finished(state):
         taken = min(chunk, steps - done)

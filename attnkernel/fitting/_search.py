@@ -218,7 +218,8 @@ class Searches(NamedTuple):
 
 
 def _all_stopped(state: Bfgs) -> bool:
-    """Whether all searches have converged or diverged; needs concrete arrays (outside `jit`)."""
+    """Whether each search has converged, diverged, or taken all its steps, as a dropped one has;
+    needs concrete arrays (outside `jit`)."""
     return bool(np.all(jax.device_get(state).is_stopped()))
 
 

@@ -102,15 +102,16 @@ def _compute_lengthscale(x: Float[Array, "n 1"], is_point: Bool[Array, " n"], ki
     """Returns the lengthscale from valid points; NaN where the equation has no solution."""
 
     def solve(x: Array, is_point: Array) -> tuple[Array]:
-        return (_solve_equation(x[:, 0], is_point.astype(bool), kind),)
+        return (_plug_in_lengthscale(x[:, 0], is_point.astype(bool), kind),)
 
     if x.dtype == jnp.float64:
         return solve(x, is_point)[0]
     return in_float64(solve, x, is_point)[0]
 
 
-def _solve_equation(x: Float[Array, " n"], is_point: Bool[Array, " n"], kind: str) -> Scalar:
-    """Returns the lengthscale, in float64."""
+def _plug_in_lengthscale(x: Float[Array, " n"], is_point: Bool[Array, " n"], kind: str) -> Scalar:
+    """Returns ℓ of `sheather_jones`, in the units of x, from float64 points; `is_point` is False
+    in padding. NaN where the equation of "ste" has no root."""
     n = jnp.sum(is_point).astype(x.dtype)
     low = jnp.min(jnp.where(is_point, x, jnp.inf))
     extent = jnp.max(jnp.where(is_point, x - low, 0.0))

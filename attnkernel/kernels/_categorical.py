@@ -227,7 +227,7 @@ class WangVanRyzin(Categorical):
         return rest + jnp.where(steps == 0, 0.0, _log_of_power(steps, share) - math.log(2.0))
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
-        """0: the sum over all whole numbers is 1; at λ = 1 it is none."""
+        """0: the sum over all whole numbers is 1; NaN at λ = 1, where K is 0 everywhere."""
         self._require_parameter_shape(dim)
         return jnp.where(jnp.all(jnp.asarray(self.bandwidth) < 1), 0.0, jnp.nan)
 

@@ -64,7 +64,7 @@ class Windows(NamedTuple):
 def weights_of_rows(
     parts: KernelPriorRule, rows: Int[Array, " queries"], q: Queries, k: Keys
 ) -> Float[Array, "queries keys"]:
-    """Returns the weights of the keys at queries that are these rows of all queries."""
+    """Returns `attention_weights` of all keys at queries q, whose positions are `rows`."""
     kernel, prior, rule = parts
     seen = None if prior is None else AtPositions(prior, rows, jnp.arange(len(k)))
     return attention_weights(q, k, kernel=kernel, prior=seen, rule=rule)

@@ -99,13 +99,12 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "ReducedEstimate":
-        """Predictions, with the weights and variances of all iterations together."""
+        """Predictions of all iterations, and the weights $L_j$ that give them from the labels."""
         q = self.queries_at(x_new, rows)
         out, local = self._fitted(q, rows, prior, with_slopes=False)
-        whole = with_weights(prior, rows)
         if x_new is not None:  # a row with weight sees itself
-            out = self.model.filled(out, local.empty, q, rows, whole)
-        return ReducedEstimate(self, rows, rows.shaped(out), support_of(local), q, whole)
+            out = self.model.filled(out, local.empty, q, rows, with_weights(prior, rows))
+        return ReducedEstimate(self, rows, rows.shaped(out), support_of(local), q, prior)
 
     def variance_smoothers(self, rows: Rows) -> list[KernelRegression]:
         """Those of the model."""
@@ -131,22 +130,24 @@ class ReducedEstimate(Estimate):
     """The estimate of iterated bias reduction."""
 
     q: NewInputs
-    prior: Prior | None  # with the weights of rows
+    prior: Prior | None
 
     @property
     def weights(self) -> Float[Array, "m n"]:
         """$L_j(x)$ of all iterations; 0 where no label has weight."""
-        k, model = self.rows.x, self.model.model
-        eye = jnp.eye(len(k), dtype=k.dtype)
-        labels = _add_residuals(self.model, self.prior, k, eye)
-        return model.fitted(self.q, k, labels, self.prior)[0]
+        eye = jnp.eye(len(self.rows.x), dtype=self.rows.x.dtype)
+        return self.model._fitted(self.q, self.rows.with_labels(eye), self.prior, False)[0]
 
     @property
     def leverage(self) -> Float[Array, " n"]:
-        """The diagonal of $I - (I - L)^k$, by the powers of a matrix."""
+        """The diagonal of $I - (I - L)^k$, by the powers of a matrix; with a prior of the
+        weights."""
         self.model.model.require_softmax()
+        if self.prior is not None:
+            return super().leverage
         k, iterations = self.rows.x, self.model.iterations
-        left = jnp.eye(len(k), dtype=k.dtype) - _smoother_matrix(self.model.model, self.prior, k)
+        whole = with_weights(None, self.rows)
+        left = jnp.eye(len(k), dtype=k.dtype) - _smoother_matrix(self.model.model, whole, k)
         with jax.default_matmul_precision("highest"):
             half = jnp.linalg.matrix_power(left, iterations // 2)
             rest = half @ left if iterations % 2 else half

@@ -76,7 +76,8 @@ class DensityModel(Smoother):
         prior: Prior | None = None,
         weights: ArrayLike | None = None,
     ) -> Float[Array, " m"]:
-        """The logarithm of the density at new points; -inf where none is in reach.
+        """The logarithm of the density at new points; -inf where no point is in reach, NaN where
+        the prior hides all.
 
         **Arguments:** `x_new`: shape (m,) or (m, dim); `x`: points, shape (n,) or (n, dim); `y`:
         ignored; `prior`: which points each query sees; `weights`: of points, shape (n,), from 0.

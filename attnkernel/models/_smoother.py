@@ -189,7 +189,7 @@ class Smoother(RowsRegression):
         return type(self).__name__
 
     def check_labels(self, y: ArrayLike) -> None:
-        """Raises `ValueError` for labels that the model cannot have. Default: none."""
+        """Raises `ValueError` for labels that the model cannot have. Default: accepts all."""
 
     def bias_corrected(self, rows: ArrayLike, dim: int) -> "Smoother | None":
         """The smoother whose fit is the centre of a bias-corrected band.

@@ -1,4 +1,5 @@
-"""Criteria in closed form, of linear smoothers and of densities; any of the lengthscale alone."""
+"""Criteria in closed form, of linear smoothers and of densities; `profile`, any criterion as a
+function of the lengthscale."""
 
 import abc
 import math
@@ -143,8 +144,7 @@ class UnbiasedCV(Objective):
         wider = eqx.tree_at(lambda model: model.kernel, model, kernel)
         squares = self.mean(jnp.exp(wider(x, x, **self.weight_kwargs())))
         left_out = jnp.exp(model(x, x, prior=ExcludeSelf(), **self.weight_kwargs()))
-        weights = jnp.ones(len(x)) if self.weights is None else self.weights
-        weights = weights.astype(x.dtype)
+        weights = Rows(x, x, self.weights).row_weights(x.dtype)
         # a left-out density divides by the weights of the others, the sum over i ≠ j by all
         return squares - 2.0 * self.mean(left_out * (1.0 - weights / jnp.sum(weights)))
 

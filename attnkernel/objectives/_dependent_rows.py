@@ -103,8 +103,8 @@ class BlockedKFold(FoldValidation):
     - `folds`: k, from 2 to n, or None. Default 5.
     - `gap`: h, in the units of the times, from 0. Default 0.
 
-    **Raises:** `ValueError` for times that are not finite, a gap that hides all rows, more folds
-    than rows, or another number of rows.
+    **Raises:** `ValueError` for times that are not finite, a gap that hides all rows from a block,
+    more folds than rows, or another number of rows.
 
     **Source:** Chu and Marron, *Comparison of two bandwidth selectors with dependent errors*
     (1991); Burman, Chow and Nolan, *A cross-validatory method for dependent data* (1994); Racine,
@@ -132,10 +132,15 @@ class BlockedKFold(FoldValidation):
         if not is_real_number(gap) or gap < 0:
             raise ValueError(f"gap must be a number from 0, in the units of times; got {gap!r}.")
         self.gap = float(gap)
-        if is_concrete(of_rows) and self.gap >= (span := np.ptp(np.asarray(of_rows))):
-            raise ValueError(
-                f"gap={value_text(gap)} hides all rows from a block: the times span {span:g}."
-            )
+        if is_concrete(of_rows):
+            ordered = np.sort(np.asarray(of_rows))
+            low, high = ordered[0] + self.gap, ordered[-1] - self.gap
+            blocks = np.array_split(ordered, self.folds or len(ordered))
+            if any(len(block) and block[0] <= low and block[-1] >= high for block in blocks):
+                raise ValueError(
+                    f"gap={value_text(gap)} hides all rows from a block: the times span "
+                    f"{ordered[-1] - ordered[0]:g}."
+                )
 
     def check(self, n: int) -> None:
         super().check(n)
@@ -160,7 +165,8 @@ class BlockedKFold(FoldValidation):
 
 
 class _OutsideBlocks(Mask):
-    """A query sees the rows whose time is before `first` or after `last` of its own."""
+    """A query sees the rows whose time is before `first` or after `last`: the ends of its block,
+    widened by the gap."""
 
     times: Float[Array, " n"]
     first: Float[Array, " n"]

@@ -47,7 +47,7 @@ class HoldOut(Validation):
     - `score`: see `squared_error`, `absolute_error`, `CheckLoss` and `log_score`. Default: the
       `deviance` of a model that has one, else `squared_error`.
 
-    **Raises:** `ValueError` if h is less than 1, at least n, or above `at_most`.
+    **Raises:** `ValueError` if h is less than 1, at least n, or above `at_most`, or this above n.
 
     **Source:** P. Czyż, *From kernel regression to the transformer* (2024).
     """
@@ -80,20 +80,19 @@ class HoldOut(Validation):
 
     def check(self, n: int) -> None:
         super().check(n)
-        largest = self.at_most
-        if is_concrete(self.size):
-            largest = int(np.max(np.asarray(self.size)))
+        largest = int(np.max(np.asarray(self.size))) if is_concrete(self.size) else self.at_most
         if largest >= n or self.at_most > n:
+            size = f"at_most={self.at_most}" if largest < n else largest
             raise ValueError(
-                f"HoldOut({largest}) leaves no row to predict from: there are {n} rows. "
+                f"HoldOut({size}) leaves no row to predict from: there are {n} rows. "
                 f"Hold out between 1 and {n - 1} of them; a tenth is {max(1, n // 10)}."
             )
 
     @property
     def can_pad_rows(self) -> bool:
         """Whether the score is one of the library's, and random bits of rows do not depend on
-        their number, as before JAX 0.5 (`jax_threefry_partitionable`)."""
-        return self._has_own_score() and _bits_ignore_number()
+        their number (`jax_threefry_partitionable`; before JAX 0.5 they did)."""
+        return self._has_known_score() and _bits_ignore_number()
 
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
@@ -105,6 +104,7 @@ class HoldOut(Validation):
                 f"size must be one number of rows for one fit; got {np.shape(self.size)} of them. "
                 f"ak.fit_many takes several."
             )
+        self.check(len(x))
         n, counted = x.shape[0], None if self.weights is None else is_positive(self.weights)
         rows = draw_rows(key, n, self.at_most, counted)
         is_drawn = jnp.arange(self.at_most) < self.size
@@ -123,10 +123,10 @@ class HoldOut(Validation):
 def draw_rows(
     key: PRNGKeyArray, n: int, h: int, is_counted: Bool[Array, " n"] | None = None
 ) -> Int[Array, " h"]:
-    """Returns the first h entries of `jax.random.permutation(key, n)`; for h = 1 without sorting.
+    """Returns the first h entries of `jax.random.permutation(key, n)`.
 
-    With `is_counted`, of a permutation of these rows: with partitionable keys the one that the
-    same key gives without the others. If h is larger than their number, others follow.
+    With `is_counted` the other rows come last, and these in the order that they would have alone
+    (with partitionable keys).
 
     The permutation sorts the rows by random bits, so that its first row is where the bits are
     smallest. Up to `MAX_ROWS_OF_ONE_SORT` rows it sorts once, which takes two thirds of the time
@@ -161,5 +161,5 @@ _draw_rows = eqx.filter_jit(draw_rows)
 
 
 def _bits_ignore_number() -> bool:
-    """Whether the random bits of rows do not depend on how many there are, as before JAX 0.5."""
+    """Whether the random bits of rows do not depend on their number; before JAX 0.5 they did."""
     return cast(Any, jax.config).jax_threefry_partitionable

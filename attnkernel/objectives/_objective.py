@@ -115,7 +115,7 @@ class Objective(eqx.Module):
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
     ) -> Scalar:
-        """Returns the criterion; lower is better."""
+        """Returns the criterion, lower is better, of inputs of shape (n, dim) and their labels."""
 
     def check(self, n: int) -> None:
         """Raises `ValueError` if the objective cannot be evaluated on n rows."""
@@ -159,7 +159,7 @@ class Objective(eqx.Module):
         return {} if self.weights is None else {"weights": self.weights}
 
     def masked_by_weight(self, values: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Sets the values of rows with zero weight to 0."""
+        """Returns the values, 0 in rows of zero weight."""
         return values if self.weights is None else jnp.where(is_positive(self.weights), values, 0.0)
 
     def mean(self, scores: Float[Array, " n"]) -> Scalar:
@@ -272,8 +272,8 @@ class Validation(Objective):
 
     @property
     def can_pad_rows(self) -> bool:
-        """Whether the score is one of the library's, each of which scores a row by itself."""
-        return not self.is_stochastic and self._has_own_score()
+        """Whether the score is one of the library's, or the deviance of the model."""
+        return not self.is_stochastic and self._has_known_score()
 
     def row_scores(self, model: Any, predicted: Any, y: Array) -> Float[Array, " n"]:
         """Returns the score of each row; `ValueError` if `score` gives another shape."""
@@ -281,7 +281,7 @@ class Validation(Objective):
         score = default_score(model) if self.score is None else self.score
         return require_shape("score", score(predicted, y), (len(y),), expected, hint)
 
-    def _has_own_score(self) -> bool:
+    def _has_known_score(self) -> bool:
         """Whether the score is one of the library's, or that of the model."""
         own = self.saved_functions.values()
         return self.score is None or isinstance(self.score, CheckLoss) or self.score in own

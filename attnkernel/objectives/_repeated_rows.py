@@ -41,7 +41,7 @@ class OfDistinctInputs(Objective):
     """A criterion of rows with repeated inputs, called with the distinct inputs and the means of
     their labels."""
 
-    of: Objective  # `LeaveOneOut` or a `Penalised`, whose own weights are not used
+    of: Objective  # `LeaveOneOut` or a `Penalised`; the weights are those of this object
     counts: Float[Array, " inputs"]
     squares: Float[Array, " inputs"]  # of the labels about their mean, summed
     row_fields: ClassVar[tuple[str, ...]] = ("weights", "counts", "squares")
@@ -86,7 +86,8 @@ def merge_equal_rows(
 
 def at_distinct_inputs(model: Any, data: Sample) -> Sample:
     """Returns the rows with repeated inputs merged, where the criterion has a formula of them and
-    half of the rows repeat one; others unchanged. Rows of different weights are not merged."""
+    at most half as many inputs, and 4096, are distinct; others unchanged. Rows of different
+    weights are not merged."""
     x, y, objective = data
     has_formula = isinstance(objective, Penalised) or (
         type(objective) is LeaveOneOut and objective.score in (None, squared_error)

@@ -2,9 +2,10 @@ r"""Cross-validation: the mean error of predictions at rows that they have not s
 
 Leave-one-out on a subsample, rescaled so that its minima are near those of all n rows.
 
-With d columns besides those of categories, the best lengthscale falls as $n^{-1/(d+4)}$: with N
-rows it is $(n/N)^{1/(d+4)}$ times as long. The gain of the criterion falls as $n^{-4/(d+4)}$; the
-criterion of the subsample is scaled by this factor, so that its curvature is that of all rows.
+With d columns besides those of categories, the best lengthscale falls as $n^{-1/(d+4)}$: with a
+sample of N rows it is $(n/N)^{1/(d+4)}$ times as long. The gain of the criterion falls as
+$n^{-4/(d+4)}$; that of the sample is multiplied by $(N/n)^{4/(d+4)}$, so that its curvature is that
+of all rows.
 (Marron, *Partitioned cross-validation*, 1987.)
 """
 
@@ -42,7 +43,7 @@ def spread_indices(size: int, n: int) -> Int[np.ndarray, " size"]:
 
 
 class _SubsampledLeaveOneOut(Objective):
-    """`LeaveOneOut` of a sample of n rows, for the model whose lengthscales suit all n."""
+    """`LeaveOneOut` of a sample drawn from n rows; the model has lengthscales for all n."""
 
     n: Float[Array, ""]
     terms: int | None = eqx.field(static=True)  # how many rows are predicted; None: all
@@ -89,7 +90,7 @@ class FoldValidation(Validation):
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
     ) -> Scalar:
-        self.check_row_fields(len(x))
+        self.check(len(x))
         predicted = model(x, x, y, prior=self.mask(x), **self.weight_kwargs())
         return self.mean(self.row_scores(model, predicted, as_real_array("y", y)))
 
@@ -117,14 +118,15 @@ class LeaveOneOut(FoldValidation):
         return ExcludeSelf()
 
     def subsample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
-        """Returns leave-one-out of 1024 rows, if there are as many and several starts.
+        """Returns leave-one-out of 1024 rows, if there are as many and several starts; None with
+        weights or a score of the user.
 
         In one dimension only 128 of these rows are predicted. From 131 072 rows, for any number of
         starts: leave-one-out of 4000 rows.
         """
         n, is_large = len(x), len(x) >= MIN_ROWS_OF_ONE_START
-        is_cheap = not is_large and (n < MIN_ROWS or starts == 1)
-        if is_cheap or self.weights is not None or not self._has_own_score():
+        is_small = not is_large and (n < MIN_ROWS or starts == 1)
+        if is_small or self.weights is not None or not self._has_known_score():
             return None
         keys, terms = (4000, None) if is_large else (KEYS, TERMS if x.shape[1] == 1 else None)
         # spread along the first input, so that the order of rows does not matter
@@ -139,7 +141,8 @@ class KFold(FoldValidation):
     $$ \mathrm{CV}_k = \frac1n \sum_{i=1}^{n} \big\| y_i - \hat f_{-F(i)}(x_i) \big\|^2 $$
 
     Deterministic: the r-th row in the order of the inputs is in fold r mod k, so that each fold
-    covers all inputs and the order of rows does not matter. With k = n it is `LeaveOneOut`.
+    covers all inputs, and the order of rows matters among equal inputs alone. With k = n it is
+    `LeaveOneOut`.
 
     ```python
     data = ak.data.load("mcycle")

@@ -213,7 +213,8 @@ def _ends_of_lengths(name: str, lengths: ArrayLike | Sequence[int]) -> Int[AnyAr
 def _lengths_of_offsets(
     name: str, offsets: ArrayLike | Sequence[int]
 ) -> Int[AnyArray, " sequences"]:
-    """Returns the length of each sequence; `ValueError` unless offsets rise from 0."""
+    """Returns the length of each sequence; `ValueError` if known offsets do not begin at 0, or
+    fall. `name`: of the argument."""
     array = as_numpy_if_concrete(as_integer_array(name, offsets, axes=1))
     known = array if is_concrete(array) else np.zeros(array.shape, int)
     if not known.size or known[0] != 0 or np.any(np.diff(known) < 0):

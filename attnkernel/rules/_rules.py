@@ -38,7 +38,7 @@ NO_SINK = fixed(0.0)
 class Rule(eqx.Module):
     """From the scores of one query to the weights of its keys.
 
-    To add one, write `scaled_scores` and `objective`.
+    To add one, write `scaled_scores`, which must not fall with the score, and `objective`.
 
     ```python
     class Hard(ak.rules.Rule):  # equal weights near the query
@@ -55,12 +55,16 @@ class Rule(eqx.Module):
 
     @abc.abstractmethod
     def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Scores of the kernel, at the temperature of the rule; -inf stays -inf."""
+        """g(s), number by number, of scores s of the kernel, such as s/τ; -inf stays -inf.
+
+        g must not fall with s: methods skip blocks by g of an upper bound of their scores.
+        """
 
     @property
     def entmax_exponent(self) -> Exponent | None:
-        """p, if the weights are $(1 + (s - \\lambda) / p)_+^p$, which a threshold λ of each query
-        makes sum to 1. None: the weights are exp(s)."""
+        """p, if the weights are $(1 + (t - \\lambda) / p)_+^p$, with t = `scaled_scores(s)` + log π
+        and a threshold λ of each query that makes them sum to 1. None: they are proportional to
+        exp(t)."""
         return None
 
     def log_weights(

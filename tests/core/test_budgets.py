@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_023, "experiments": 13_248, "tests": 20_706}
+CODE_LINES = {"attnkernel": 18_034, "experiments": 13_248, "tests": 20_709}
 FILES = 169
 MODULE_NUMBERS = 53
 NAMES = 60  # at `ak.*`, packages aside

@@ -145,19 +145,14 @@ def test_masks_exclude_the_blocks_next_to_their_edge():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [1, 2])
-def test_loops_over_pairs_vectorise(columns):
-    """XLA emits scalar code, ten times slower, where a loop over pairs slices its block of keys
-    for each pair, or rows end within a vector."""
-    x, y = np.ones((9001, 3), np.float32), np.ones((9001, columns), np.float32)
+def test_loops_over_pairs_vectorise():
+    """XLA emits scalar code, ten times slower, where a loop over pairs slices its block of keys."""
+    x, y = np.ones((9001, 3), np.float32), np.ones((9001, 2), np.float32)
     program = jax.jit(lambda x: ak.attend(x, x, y, kernel=ak.Gaussian(), method=Blockwise()))
     text = program.lower(x).compile().as_text()
-    by_key = [int(rows) for rows in re.findall(r"c64\[(\d+)\]", text)]
-    assert bool(by_key) == (columns == 1)
-    assert not [rows for rows in by_key if rows % 16]
     fused = re.findall(r"^%fused_computation.*?^}", text, re.MULTILINE | re.DOTALL)
     of_pairs = [body for body in fused if re.search(r"f32\[1001,1001\]", body)]
-    assert bool(of_pairs) == (columns == 2)
+    assert of_pairs
     assert not [body for body in of_pairs if "dynamic-slice(" in body]
 
 

@@ -17,7 +17,7 @@ import attnkernel as ak
 import attnkernel.plot
 from attnkernel.kernels import AitchisonAitken, Tricube
 from attnkernel.methods import Blockwise
-from attnkernel.models import BiasReduced, _bias_reduced
+from attnkernel.models import BiasReduced, Rows, _bias_reduced
 from attnkernel.priors import ExcludeSelf, HeldOut
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
 
@@ -153,10 +153,13 @@ def test_hidden_rows_are_in_no_iteration(data, order):
     def results(model):
         held_out = {"prior": HeldOut(jnp.asarray(hidden))}
         weighted = model(q, x, spoilt, **held_out, weights=counts)
-        return model(x, x, y, prior=ExcludeSelf()), model(q, x, spoilt, **held_out), weighted
+        others = model.estimate(x, Rows.read(x, y), prior=ExcludeSelf())
+        left_out = model(x, x, y, prior=ExcludeSelf()), others.value, others.weights
+        return left_out, model(q, x, spoilt, **held_out), weighted
 
-    left_out, held_out, weighted = jax.device_get(results(model_of(order)))
-    np.testing.assert_allclose(left_out, left_out_by_matrices(order, 4, x, y), rtol=1e-8)
+    (*left_out, matrix), held_out, weighted = jax.device_get(results(model_of(order)))
+    for found in (*left_out, matrix @ y):
+        np.testing.assert_allclose(found, left_out_by_matrices(order, 4, x, y), rtol=1e-8)
     expected, _ = by_matrices(order, 4, q, x[4:], y[4:])
     np.testing.assert_allclose(held_out, expected, rtol=1e-8)
     expected, _ = by_matrices(order, 4, q, x[4:], y[4:], counts=counts[4:])

@@ -105,9 +105,11 @@ def test_hold_out_sizes_that_are_refused(arguments, message):
     assert_raises(message, ak.HoldOut, *arguments)
 
 
-@pytest.mark.parametrize("size", [N, N + 4])
-def test_hold_out_must_leave_a_row(size):
-    assert_raises(rf"HoldOut\({size}\).*{N} rows.*1 and {N - 1}", ak.HoldOut(size).check, N)
+def test_hold_out_must_leave_a_row():
+    (x, y), model = sample(), ak.KernelRegression(ak.Gaussian(1.0))
+    for sizes, text in (((N,), N), ((N + 4,), N + 4), ((3, N + 1), f"at_most={N + 1}")):
+        message = rf"HoldOut\({text}\) leaves.*{N} rows.*1 and {N - 1}"
+        assert_raises(message, ak.HoldOut(*sizes), model, x, y, key=jax.random.PRNGKey(0))
 
 
 def test_hold_out_needs_a_key():
@@ -348,6 +350,8 @@ def test_groups_and_times_that_are_refused():
         ak.fit(model(), x, y, objective=ak.objectives.GroupKFold(groups[1:]))
     with pytest.raises(ValueError, match="gap=40 hides all rows from a block: the times span 40"):
         ak.objectives.BlockedKFold(np.arange(ROWS), gap=40)
+    assert_raises("from a block", ak.objectives.BlockedKFold, np.arange(11), folds=3, gap=4)
+    ak.objectives.BlockedKFold(np.arange(11), folds=3, gap=3)
     with pytest.raises(ValueError, match="gap must be a number from 0"):
         ak.objectives.BlockedKFold(np.arange(ROWS), gap=-1)
     with pytest.raises(ValueError, match="outside jit"):
