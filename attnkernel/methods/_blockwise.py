@@ -29,6 +29,7 @@ from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import MassAndSlope, Rule, find_threshold, threshold_sums, threshold_tangent
+from . import _blockwise_unmaterialised as unmaterialised
 from ._base import Keys, Method, Queries, Task, Values, batch_size_within_memory
 from ._blocks import (
     Block,
@@ -113,11 +114,12 @@ class Blockwise(Method):
             return self._state_of_query_blocks(q, k, v, kernel, rule)
         # the mass is the sum of the values 1
         values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
-        sizes = self._block_sizes(task)
+        sizes, unmaterialised_sizes = self._block_sizes(task)
         parts = kernel, self.precomputed_prior(prior, task), rule
         threshold = None if rule.entmax_exponent is None else _thresholds(q, k, parts, sizes)
         of_queries = q[:, :0] if threshold is None else threshold[:, None]
-        shift, sums = _sums(q, k, values, of_queries, parts, sizes, self.precision)
+        options = sizes, self.precision, unmaterialised_sizes
+        shift, sums = _sums(q, k, values, of_queries, parts, *options)
         state = SoftmaxState(shift, sums[:, -1], sums[:, :-1]).shifted(threshold)
         return state.with_sink(rule.log_sink())
 
@@ -127,20 +129,32 @@ class Blockwise(Method):
         """The highest log-weight of each query. No rule of sparse weights."""
         task = Task(kernel, prior, rule, len(q), len(k), q.shape[1], 0, q.dtype)
         parts = kernel, self.precomputed_prior(prior, task), rule
-        return _row_maxima(q, k, parts, self._block_sizes(task))
+        return _row_maxima(q, k, parts, self._block_sizes(task)[0])
 
     def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
-        return tabulate_blocks(prior, task.queries, task.keys, self._block_sizes(task))
+        sizes, unmaterialised_sizes = self._block_sizes(task)
+        return tabulate_blocks(prior, task.queries, task.keys, unmaterialised_sizes or sizes)
 
-    def _block_sizes(self, task: Task) -> tuple[int, int]:
-        """Returns the numbers of queries and of keys of a block.
+    def _block_sizes(self, task: Task) -> tuple[tuple[int, int], tuple[int, int] | None]:
+        """Returns (queries, keys) of a block with stored weights; of one without, or None.
 
         Those not given are of the fewest equal blocks of at most `MAX_BLOCK_ROWS` rows, or of half
         as many where the prior excludes blocks: the smaller they are, the more are skipped.
         """
         limit = MAX_BLOCK_ROWS // 2 if _has_small_blocks(task) else MAX_BLOCK_ROWS
-        block_q = self.block_q or even_block_size(task.queries, limit)
-        return block_q, self.block_k or even_block_size(task.keys, limit)
+        if not unmaterialised.is_faster(task):
+            return self._even_sizes(task, limit, limit), None
+        queries, keys = self._even_sizes(task, *unmaterialised.MAX_BLOCK_ROWS)
+        rounded = unmaterialised.rounded_up(queries), unmaterialised.rounded_up(keys)
+        is_masked = task.prior is not None and key_mask_of(task.prior).limits != (None, None)
+        if not (is_masked or _has_small_blocks(task)):  # larger ones are faster in derivatives
+            return self._even_sizes(task, 2 * MAX_BLOCK_ROWS, MAX_BLOCK_ROWS), rounded
+        return self._even_sizes(task, limit, limit), rounded
+
+    def _even_sizes(self, task: Task, queries: int, keys: int) -> tuple[int, int]:
+        """Returns the given sizes of a block, or those of the fewest equal ones within limits."""
+        block_q = self.block_q or even_block_size(task.queries, queries)
+        return block_q, self.block_k or even_block_size(task.keys, keys)
 
     def _state_of_query_blocks(
         self, q: Queries, k: Float[Array, "keys dim_k"], v: Values, kernel: Kernel, rule: Rule
@@ -196,13 +210,16 @@ def _sums(
     parts: Parts,
     sizes: tuple[int, int],
     precision: str | None = None,
+    unmaterialised_sizes: tuple[int, int] | None = None,
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
     """Returns a shift m near the maximum and Σ exp(s − m) v of each query; 0 if it sees no key.
 
     `values`: v, its last column 1. `thresholds`: a column of those of entmax, or no column.
     `parts`: the kernel, prior and rule. `sizes`: (queries, keys) of a block. `precision`: of the
-    products of weights and values.
+    products of weights and values. `unmaterialised_sizes`: if given, used instead of `sizes`, and
+    no weight is stored.
     """
+    sizes = unmaterialised_sizes or sizes
     rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
     number, width, dtype = columns.low.shape[0], values.shape[1], values.dtype
     negligible = negligible_gap(k.shape[0], dtype)
@@ -221,10 +238,16 @@ def _sums(
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
             needed = any_in_batch(is_block_needed(bounds[j], state[0], negligible))
+            if unmaterialised_sizes is not None:
+                skip = lambda _, *state: state  # noqa: E731
+                return jax.lax.cond(needed, add_unmaterialised, skip, key_block(j), *state)
             rises = any_in_batch(~(bounds[j] <= jnp.min(state[0]) + headroom)).astype(int)
             branches = [lambda _, *state: state, add, raise_shift_and_add]
             # the block is an operand, so that XLA slices it once and not for each pair
             return jax.lax.switch(jnp.where(needed, 1 + rises, 0), branches, key_block(j), *state)
+
+        def add_unmaterialised(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
+            return unmaterialised.add_block(row, column, parts, k.shape[0], shift, sums)
 
         def add(column: Block, shift: Array, sums: Array) -> tuple[Array, Array]:
             scores = block_log_weights(row, column, parts, k.shape[0])
@@ -250,7 +273,8 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array
     """Returns `_sums` and its tangents; that of m is None, since m is held constant."""
     out = _sums(*primals)
     sums = functools.partial(sums_at_shift, shift=out[0])
-    return out, (None, jvp_with_constants(sums, primals, tangents))
+    # derivatives store the weights of a block
+    return out, (None, jvp_with_constants(sums, primals[:7], tangents[:7]))
 
 
 def sums_at_shift(

@@ -12,9 +12,9 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_034, "experiments": 13_248, "tests": 20_709}
-FILES = 169
-MODULE_NUMBERS = 53
+CODE_LINES = {"attnkernel": 18_137, "experiments": 13_248, "tests": 20_744}
+FILES = 170
+MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef

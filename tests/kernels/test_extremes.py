@@ -118,8 +118,14 @@ def test_float32_agrees_with_float64(makes, method):
 # --- values of any size ---
 
 
-@pytest.mark.parametrize("method", [Dense(), slow(BLOCKWISE)])
-def test_one_key_and_a_single_far_query(method):
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [(Dense(), None), slow(BLOCKWISE, None), slow(BLOCKWISE, "force_unmaterialised")],
+)
+def test_one_key_and_a_single_far_query(method, path, request):
+    if path is not None:
+        request.getfixturevalue(path)
+
     @jax.jit
     def value_and_gradient(q, key, label):
         def value(q):
@@ -133,10 +139,12 @@ def test_one_key_and_a_single_far_query(method):
     np.testing.assert_array_equal(gradient, 0.0)
 
 
-@pytest.fixture(params=["dense", "blockwise"])
+@pytest.fixture(params=["dense", "blockwise", slow("unmaterialised")])
 def attend(request):
     """Attention with a Gaussian kernel, of N queries and N keys."""
     method = Dense() if request.param == "dense" else BLOCKWISE
+    if request.param == "unmaterialised":
+        request.getfixturevalue("force_unmaterialised")
 
     @jax.jit
     def function(lengthscale, q, k, v):
@@ -160,3 +168,9 @@ def test_large_values_of_keys_nearer_than_all_before_them(attend):
     k = np.where(np.arange(N) < 8, 7.5, 0.0)[:, None]  # the first block of keys, and the others
     out = attend(1.0, k[::-1], k, np.full((N, 1), 1e30))
     np.testing.assert_allclose(out, 1e30, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_no_nan_where_weights_are_never_stored(force_unmaterialised):
+    makes = ak.Gaussian, ak.kernels.Epanechnikov
+    assert_finite(with_derivatives.__wrapped__(makes, BLOCKWISE), *sample(shift=1e6))

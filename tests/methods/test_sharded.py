@@ -254,6 +254,11 @@ def line(q, k, v, **parts):
     return ak.attend(q[..., :1], k[..., :1], v, **parts)
 
 
+def one_value(q, k, v, **parts):
+    """Attention over one column of values, as large sums of cheap kernels store no weights."""
+    return ak.attend(q, k, v[..., :1], **parts)
+
+
 def many_columns(q, k, v, **parts):
     """Attention over so many columns that squared distances of many pairs are products."""
     twice = [jnp.concatenate([points, points**2], axis=-1) for points in (q, k)]
@@ -290,6 +295,7 @@ WITHIN = {
         "entmax": (ak.attend, GAUSS | BLOCKS | ENTMAX),
         "dense entmax": (ak.attend, GAUSS | ENTMAX | {"method": Dense()}),
     },
+    "unmaterialised": {"unmaterialised": (one_value, GAUSS | {"method": Blockwise(8, 8)})},
     "sorted": {
         "laplace": (line, {"kernel": ak.Laplace(0.7), "method": Sorted()}),
         "compact": (line, {"kernel": Triweight(0.7), "method": Sorted()}),
@@ -383,8 +389,10 @@ def test_explicit_axes(x64, group, spec):
         pytest.param("fourier", 2, marks=[pytest.mark.slow, needs_finufft]),
     ],
 )
-def test_shard_map(x64, group, devices, monkeypatch):
+def test_shard_map(x64, group, devices, request, monkeypatch):
     """Within `jax.shard_map` over the batch, which checks along which axes arrays vary."""
+    if group == "unmaterialised":
+        request.getfixturevalue("force_unmaterialised")
     if group == "kernels":
         monkeypatch.setattr("attnkernel.kernels._distances.MAX_UNROLLED_PAIRS", 0)
     with jax.numpy_rank_promotion("allow" if group == "fourier" else "raise"):

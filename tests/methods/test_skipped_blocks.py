@@ -22,20 +22,23 @@ from programs import temporary_bytes
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel.kernels import Boxcar
-from attnkernel.methods import Blockwise, Dense
+from attnkernel.methods import Blockwise, Dense, Task
 from attnkernel.methods._blocks import tabulate_blocks
 
 # one of each formula: smooth, with a root, compact, of several columns, and a product of two
 LIGHT_KERNELS = ("matern52", "periodic", "tricube", "gaussian per dimension", "product")
 
 
+@pytest.mark.parametrize("path", ["stored", "unmaterialised"])
 @pytest.mark.parametrize(
     ("kernels", "prior_names"),
     [(["gaussian"], list(PRIORS)), slow(LIGHT_KERNELS, ["none"])],
     ids=["priors", "kernels"],
 )
-def test_far_and_near_queries_side_by_side(x64, kernels, prior_names):
+def test_far_and_near_queries_side_by_side(x64, kernels, prior_names, path, request):
     """Shifts are raised for all of a batch if for any."""
+    if path == "unmaterialised":
+        request.getfixturevalue("force_unmaterialised")
     assert all(KERNELS[name].is_cheap for name in kernels)
     q, k, v = random_arrays()
     arrays = np.stack([q, q + 3.0, q + 30.0]), k, v[:, :1]
@@ -145,14 +148,19 @@ def test_masks_exclude_the_blocks_next_to_their_edge():
 
 
 @pytest.mark.slow
-def test_loops_over_pairs_vectorise():
-    """XLA emits scalar code, ten times slower, where a loop over pairs slices its block of keys."""
-    x, y = np.ones((9001, 3), np.float32), np.ones((9001, 2), np.float32)
+@pytest.mark.parametrize("columns", [1, 2])
+def test_loops_over_pairs_vectorise(columns):
+    """XLA emits scalar code, ten times slower, where a loop over pairs slices its block of keys
+    for each pair, or rows end within a vector."""
+    x, y = np.ones((9001, 3), np.float32), np.ones((9001, columns), np.float32)
     program = jax.jit(lambda x: ak.attend(x, x, y, kernel=ak.Gaussian(), method=Blockwise()))
     text = program.lower(x).compile().as_text()
+    by_key = [int(rows) for rows in re.findall(r"c64\[(\d+)\]", text)]
+    assert bool(by_key) == (columns == 1)
+    assert not [rows for rows in by_key if rows % 16]
     fused = re.findall(r"^%fused_computation.*?^}", text, re.MULTILINE | re.DOTALL)
     of_pairs = [body for body in fused if re.search(r"f32\[1001,1001\]", body)]
-    assert of_pairs
+    assert bool(of_pairs) == (columns == 2)
     assert not [body for body in of_pairs if "dynamic-slice(" in body]
 
 
@@ -257,3 +265,10 @@ def test_a_table_of_other_blocks_is_made_anew(n):
     dense = np.triu(np.ones((n, n), bool), 1)
     expected = [[dense[i : i + 8, j : j + 7].any() for j in range(0, n, 7)] for i in range(0, n, 8)]
     np.testing.assert_array_equal(allowed_blocks(), expected)
+
+
+@pytest.mark.parametrize("prior", [None, priors.ExcludeSelf(), ak.Causal(), ak.Window(9, 0)])
+def test_a_prior_that_excludes_blocks_keeps_them_short_in_derivatives(prior):
+    task = Task(ak.Gaussian(0.3), prior, ak.Softmax(), 10_000, 10_000, 1, 1, jnp.dtype("float32"))
+    excludes = isinstance(prior, ak.Causal | ak.Window)
+    assert Blockwise()._block_sizes(task)[0] == ((1000, 1000) if excludes else (2000, 1000))
