@@ -187,7 +187,8 @@ def softmax_state(
       it. Products such as $e^{m} Z$ do not depend on it.
 
     **Returns:** an `ak.methods.SoftmaxState`, in at least float32: `maximum` and `mass` of shape
-    (*batch, queries), `total` (*batch, queries, dim_v). m is constant to differentiation.
+    (*batch, queries), `total` (*batch, queries, dim_v). Derivatives of T / Z and of m + log Z do
+    not depend on how m itself moves; those of one field alone mean nothing.
 
     **Raises:** `ValueError` as `attend`; for an `Entmax`, whose weights depend on all keys at once;
     and for `exact_maximum` of another method than `Dense` and `Blockwise`.

@@ -48,7 +48,8 @@ class DegreesOfFreedom(eqx.Module):
 def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
     r"""The degrees of freedom of a fitted linear smoother, such as a `KernelRegression`.
 
-    Of a `LocalLikelihood`, whose L is $\partial \hat\mu / \partial y$, to first order.
+    For a `LocalLikelihood` they are approximate: L is the derivative of the fitted means in the
+    labels, computed with the expected information.
 
     **Arguments:** `fit`: one fit.
 

@@ -203,7 +203,7 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     """The report of a fitted linear smoother with one label per row; `print` shows a table.
 
     **Arguments:** `fit`: of a linear smoother, such as a `KernelRegression`, or of a
-    `LocalLikelihood`, whose leverages and degrees of freedom are to first order; `names`: of the
+    `LocalLikelihood`, whose degrees of freedom are approximate; `names`: of the
     columns of x, with their units, such as those of a `Dataset`. Default: those of the fit, else x,
     or x1, x2, ...
 

@@ -21,7 +21,7 @@ from ..objectives import Sample
 from ..priors import ExcludeSelf, Mask
 
 Estimator = LinearSmoother | LocalLikelihood  # the models that have an `estimate`
-ESTIMATORS = (LinearSmoother, LocalLikelihood)
+ESTIMATORS = get_args(Estimator)
 Noise = Literal["local", "rows", "constant", "hc0", "hc1", "hc2", "hc3"]
 
 

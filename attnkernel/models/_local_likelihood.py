@@ -96,7 +96,7 @@ class LocalLikelihood(LocalRegression):
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "LikelihoodEstimate":
-        """Means, and what those of a linear smoother say, such as leverages, to first order.
+        """Means, and approximate leverages and variances as of a linear smoother.
 
         Arguments as for `LinearSmoother.estimate`.
         """
@@ -116,10 +116,12 @@ class LocalLikelihood(LocalRegression):
 
 
 class LikelihoodEstimate(Estimate):
-    r"""An estimate from the local likelihoods of queries; of one label per row, but for its value.
+    r"""An estimate from the local likelihoods of queries.
 
-    $L_j(x) = \hat\mu'(x)\, \ell_j(x)$, with the influence $\ell_j$ of label j on $\hat\eta$
-    (`influence_sums`), which has the expected information in place of the observed one.
+    $L_j(x) = \hat\mu'(x)\, \ell_j(x)$ is the derivative of the mean in label j, with the expected
+    information in place of the observed one; $\ell_j$ is that of the linear predictor
+    (`influence_sums`). With a canonical link both informations are equal. All but the value and
+    the support need one label per row.
     """
 
     q: NewInputs
@@ -147,6 +149,11 @@ class LikelihoodEstimate(Estimate):
     def _influence(self, variance: Array, z: Array | None = None) -> InfluenceSums:
         """Returns the sums of influence of labels of these variances, of numbers z or of none."""
         x, model = self.rows.x, self.model
+        if self.rows.y.shape[1] != 1:
+            raise ValueError(
+                f"Leverages and variances of a local likelihood are of one label per row; y has "
+                f"shape {self.rows.y.shape}. Fit each column by itself."
+            )
         z = jnp.zeros((len(x), 0), x.dtype) if z is None else z
         parts = self.local, model.polynomial(x, self.prior), model.family, False
         return influence_sums(self.q, x, jnp.sqrt(variance)[:, None], z, *parts)

@@ -16,6 +16,7 @@ from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel import kernels, priors
+from attnkernel._core.arrays import value_text
 
 DAY = 86_400_000
 MILLISECONDS = 1_700_000_000_000 + DAY * np.arange(40)
@@ -281,3 +282,7 @@ def test_a_score_that_is_not_of_each_row_is_refused():
     objective = ak.LeaveOneOut(score=lambda found, y: jnp.mean((found - y) ** 2))
     with pytest.raises(ValueError, match=r"score must return one number for each of 12 rows"):
         ak.fit(GAUSSIAN, X, Y, objective=objective)
+
+
+def test_errors_quote_values_whatever_the_keys_of_a_dictionary():
+    assert value_text([np.int64(1), {1: 2, "a": 3}]) == "[1, {1: 2, 'a': 3}]"

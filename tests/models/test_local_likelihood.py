@@ -97,7 +97,7 @@ def test_coefficients_maximise_the_local_likelihood(x64, order):
 
 
 def test_an_estimate_has_the_derivatives_of_means_in_labels(x64):
-    """Of canonical links the expected information is the observed one."""
+    """The logistic link is canonical: expected and observed information are equal."""
     x, y = np.linspace(0.0, 1.0, N), np.random.default_rng(2).integers(0, 2, N).astype(float)
     model = ak.LocalLikelihood(ak.Gaussian(0.2), family=ak.Binomial(), order=1)
     at, variances = np.array([0.11, 0.5, 0.93]), np.stack([np.ones(N), 1.0 + x], axis=1)
