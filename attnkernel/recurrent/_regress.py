@@ -96,11 +96,14 @@ def _run(
     estimator: Estimator,
     is_chunked: bool,
     batch: tuple[int, ...],
-    given: Any,
+    given: Row,
     mask: Array | None,
     state: Any,
 ) -> tuple[Array, Any]:
-    """Returns the results and the last state, along all batch axes. `given`: from `_read`."""
+    """Returns the results and the last state, along all batch axes; 0 at rows that `mask` hides.
+
+    `given`, `mask`, `batch`: from `_read`.
+    """
     (rows, dim), dim_v = given.q.shape[-2:], given.v.shape[-1]
     dtype = wider_dtype(jnp.result_type(given.q, given.k, given.v))
 

@@ -82,6 +82,17 @@ def test_a_regression_with_an_intercept_moves_with_the_data():
     assert np.all(none == 0)
 
 
+@pytest.mark.parametrize(("rows", "ridge"), [(1, 1e-8), (8192, 1e-4), (8192, 0.1)])
+@pytest.mark.parametrize("method", ["chunked", slow("recurrent")])
+def test_equal_keys_predict_their_mean_at_a_ridge_below_rounding(rows, ridge, method):
+    keys = np.tile(np.linspace(0.4, 1.9, 8, dtype=np.float32), (rows, 1))
+    values = np.full((rows, 1), 0.7, np.float32)
+    options = {"estimator": RecursiveLeastSquares(ridge), "method": method}
+    found, _ = regressed(keys, keys, values, **options)
+    counts = np.arange(1, rows + 1)[:, None] * np.sum(keys[0] ** 2, dtype=float)
+    np.testing.assert_allclose(found, 0.7 * counts / (counts + ridge), rtol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, slow(jnp.bfloat16)])
 @pytest.mark.parametrize("estimator", [DeltaRule, slow(LinearAttention)])
 def test_long_sequences_stay_finite_and_exact(estimator, dtype):
