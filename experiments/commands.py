@@ -129,6 +129,8 @@ def page(options: Namespace, overrides: list[str]) -> None:
     study = runner.load(options.config, overrides)
     command = ["python", "-m", "experiments", "page", options.config.as_posix(), *overrides]
     out = options.out if options.out is not None else Path("results") / f"{study.name}.html"
+    if out.is_dir():
+        raise OutputError(f"{out} is a folder: name a file in it, such as {out / study.name}.html")
     for ending, content in pages.make(study, source, command).items():
         _write_page(out.with_stem(out.stem + ending), content)
 

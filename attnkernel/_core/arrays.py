@@ -80,8 +80,9 @@ def index_on_host(array: Array, index: Any) -> Array:
 
 
 def put_like(array: Array, values: Any) -> Any:
-    """Returns a tree of NumPy arrays as arrays of JAX, on the device of another array."""
-    return jax.device_put(values, array.sharding if array.committed else None)
+    """Returns a tree of NumPy arrays as arrays of JAX, on the one device of another array."""
+    (device,) = array.devices()
+    return jax.device_put(values, device if array.committed else None)
 
 
 PRECISIONS = ("default", "high", "highest")  # of products on accelerators, as JAX names them
@@ -220,8 +221,13 @@ def as_real_array(name: str, x: Any) -> Float[Array, "..."]:
                 f"{name} must be numbers; got {given.dtype}. Subtract one of the dates, and "
                 f"divide by a unit: (dates - dates[0]) / np.timedelta64(1, 'D')."
             )
+        if given.dtype.names is not None:
+            raise ValueError(
+                f"{name} must be an array of numbers; got a structured array. Stack its columns: "
+                f"numpy.lib.recfunctions.structured_to_unstructured({name})."
+            )
         kind = given.dtype.kind
-        given = given.astype(float) if kind in "biu" else given
+        given = given.astype(float) if kind in "biu" or given.dtype == np.longdouble else given
         with np.errstate(over="ignore"):
             array = given.astype(jax.dtypes.canonicalize_dtype(given.dtype), copy=False)
         if kind != "c":
@@ -251,8 +257,10 @@ def as_points(name: str, x: ArrayLike) -> Float[Array, "points dim"]:
             f"{name} must have shape (n,) or (n, dim); got a single number. "
             f"Try jnp.array([{name}])."
         )
-    if array.ndim > 2:
-        raise ValueError(f"{name} must have shape (n,) or (n, dim); got {array.shape}.")
+    if array.ndim > 2 or array.shape[1:] == (0,):
+        raise ValueError(
+            f"{name} must have shape (n,) or (n, dim), dim at least 1; got {array.shape}."
+        )
     return index_on_host(array, np.s_[:, None]) if array.ndim == 1 else array
 
 

@@ -15,6 +15,7 @@ has no name for bfloat16.
 A file is written whole or not at all, and is on the disk when the call returns.
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -35,7 +36,13 @@ from .validation import as_path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes and fsyncs a draft beside the path, then renames it; an old file stays until then."""
+    """Writes and fsyncs a draft beside the path, then renames it; an old file stays until then.
+
+    A symbolic link is followed. `OSError` for what exists and is no regular file, as a device.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it exists and is no regular file", os.fspath(path))
     # a process number is not unique: containers that share a disk number their processes alike
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:

@@ -17,9 +17,10 @@ from ._per_head import batch_shape
 def jit_if_pure(function: Any, parts: tuple, *arrays: Any) -> Any:
     """Calls `function(*parts, *arrays)` as one compiled program.
 
-    If parts hold a Python function, whose result may change between calls, they run uncompiled;
-    that of a `MaskFunction` or `ScoreFunction` is compared with those of earlier calls. Small
-    programs are compiled faster.
+    `parts`: kernel, prior, rule and other settings. If one holds a Python function, whose result
+    may change between calls, nothing is compiled; that of a `MaskFunction` or `ScoreFunction` is
+    compared with those of earlier calls. On a mesh of explicit axes each result begins with the
+    batch axes and the rows of the first array.
     """
     if not _is_pure(parts):
         parts = jax.tree.map(

@@ -65,7 +65,8 @@ class Box(eqx.Module):
         return jax.tree.map(leaf, self.lower, self.upper, z)
 
     def free(self, params: PyTree) -> PyTree:
-        """Returns free variables z from parameters θ; those outside are moved just inside."""
+        """Returns free variables z from parameters θ. Those outside, or within 1 % of the
+        half-width of a bound, are moved to that distance: on the bound dθ/dz is 0."""
 
         def leaf(low: AnyArray, high: AnyArray, theta: AnyArray) -> AnyArray:
             centre, half, bounded = _centre_and_half_width(low, high, theta)

@@ -23,7 +23,7 @@ MAX_WRITE_SHARE = 0.05  # of the time of a training
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be used; it was quarantined, and the one before it is tried."""
+    """A checkpoint could not be used; it was set aside, and the one before it is tried."""
 
 
 class Kept(NamedTuple):
@@ -52,8 +52,8 @@ class Checkpoints:
     **Arguments:**
 
     - `path`: of the files, without their numbers, such as `"results/fit"`; the folder is made.
-    - `of`: words that distinguish fits with the same data and initial parameters, such as the
-      optimiser and its learning rate. A file with other words belongs to another fit.
+    - `of`: words that distinguish fits with the same data, initial parameters and optimiser. A
+      file with other words belongs to another fit.
     - `report`: called with a sentence for each file that cannot be used. Default: warns with
       `CheckpointWarning`.
 

@@ -85,12 +85,14 @@ def fit(
     - `key`: a PRNG key; required by stochastic objectives.
     - `bounds`: (lower, upper), two models of the structure of `model`: each leaf is the bound on
       that leaf. Default: `model.search_box(x)` for the search, none for an optimiser.
-    - `starts`: the number of starts: `model` itself and points spread over the bounds. Default: 10
+    - `starts`: the number of starts: `model` itself (at least 1 % of the half-width inside the
+      bounds) and points spread over them. Default: 10
       for the search, 1 for an optimiser. With `starts=1` the search goes to the minimum near
       `model`, which may be a rule of thumb: `KernelRegression(Gaussian(normal_reference(x)))`.
     - `trainable`: which leaves to fit, as in `equinox.partition`. Default: every inexact array.
     - `record`: from the model to a dictionary of arrays, recorded at every step beside the loss.
-    - `callback`: called as `callback(steps_done, history_of_chunk)` between chunks.
+    - `callback`: called as `callback(steps_done, history_of_chunk)` between chunks. The losses of a
+      search are those after each step, of a training before it.
     - `chunk`: steps per call of the compiled program; for the search at most 20.
     - `weights`: one per row, shape (n,), at least 0; for models that take `weights`. Inverse
       variances of the labels up to a factor, $1/\sigma_i^2$, as in R's `loess`: the estimate and

@@ -1,8 +1,8 @@
 """Deterministic minimisation: BFGS from several starts inside a box, and the best end.
 
 For one fit outside `jit`: starts are screened, begin on a sample if there are many rows, and
-parameters without a slope are searched on grids. For several fits, or inside `jit`, all starts
-take all steps; inside `jit` the result has the derivative of its minimum.
+parameters without a slope are searched on grids. For several fits, or inside `jit`, no
+start is dropped; inside `jit` the result has the derivative of its minimum.
 
 The grids are for criteria such as those of a `Boxcar`, whose weights are 0 or 1: they are piecewise
 constant in the lengthscale, and jump where a distance between two points is passed. A descent does
@@ -155,6 +155,7 @@ def search_grids(
     loss = np.where(np.isfinite(end.loss), end.loss, np.inf)
     best = int(np.argmin(loss))
     state, loss = take(best, end), loss[best]
+    silent = searches._replace(options=searches.options._replace(callback=None))
     max_rounds = 4  # of a grid along some parameters and a search along the others
     for _ in range(max_rounds):
         z, least, without_slope = _grid_minimum(state.z, without_slope, searches)
@@ -167,7 +168,7 @@ def search_grids(
         number = searches.number
         several = Bfgs.start(take(np.zeros(number, int), unravel_rows(flat_rows(z, 0)[None], z)))
         several = several._replace(converged=np.arange(number) > 0)
-        found = take(0, searches.run(several).end)
+        found = take(0, silent.run(several).end)
         if found.loss < loss:
             state, loss = found, found.loss
     end = jax.tree.map(lambda leaf, one: _with_entry(leaf, best, one), end, state)

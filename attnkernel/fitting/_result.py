@@ -164,7 +164,7 @@ class Fit(eqx.Module):
             model = model_of_start(self.starts, int(i))
             if any(parameter_distance(model, other) <= tolerance for other, _ in found):
                 continue
-            if is_minimum(searches, eqx.filter(model, eqx.is_inexact_array), tolerance):
+            if is_minimum(searches, eqx.filter(model, searches.options.trainable), tolerance):
                 found.append((model, float(losses[i])))
         return found
 
@@ -172,6 +172,10 @@ class Fit(eqx.Module):
         """Returns searches as of this fit with the default options, whose program they share."""
         bounds = None if self.starts.edges is None else "default"
         options = Options(starts=len(self.starts.loss))
+        if (edges := self.starts.edges) is not None:  # of the parameters that were fitted
+            is_none = lambda of: of is None  # noqa: E731
+            fitted = jax.tree.map(lambda of: not is_none(of), edges, is_leaf=is_none)
+            options = options._replace(trainable=fitted)
         options = options.with_defaults(self.model, self.objective)
         data = at_distinct_inputs(self.model, Sample(self.x, self.y, self.objective))
         return prepare_searches(self.model, data, options._replace(bounds=bounds))

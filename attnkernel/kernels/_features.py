@@ -39,7 +39,8 @@ class Features(NamedTuple):
 class FiniteRank(ByMatrix):
     r"""A kernel that is an inner product of features: its sums factorise, in O(n + m) time.
 
-    To add one, write `features`. Sums over keys are then those of `methods.Linear`.
+    To add one, write `features`, and K of all pairs as `pairwise`. `method=ak.methods.Linear()`
+    sums by the features; `Auto` never takes it.
 
     ```python
     class Affine(ak.kernels.FiniteRank):  # K = 1 + q · k

@@ -165,8 +165,8 @@ def _sum_by_effective_kernel(
     slopes = (influence * basis.units()[None, :])[:, 1:]
     constant, factor = (1.0, 1.0) if derivative is None else (0.0, factorial(derivative))
 
-    def sum_at_query(row: Array, slope: Array) -> Array:
-        point = q[row][None]
+    def sum_at_query(row: Array, point: Array, slope: Array) -> Array:
+        point = point[None]
         share = weights_of_rows(polynomial.weights, row[None], point, k)[0]
         part = jnp.sum(share)  # less than 1 beside a sink, which has no value to fit
         share = share / jnp.where(part > 0, part, 1.0)
@@ -177,15 +177,16 @@ def _sum_by_effective_kernel(
         weights = share * (constant + jnp.sum(centred * (part * slope)[None, :], axis=1))
         return jnp.matmul((factor * weights) ** power, v, precision="highest")
 
-    return _map_queries(sum_at_query, len(k) * len(basis.terms), jnp.arange(len(q)), slopes)
+    return _map_queries(sum_at_query, len(k) * len(basis.terms), q, slopes)
 
 
 def _map_queries(function: Callable[..., Array], numbers: int, *arrays: Array) -> Array:
-    """Returns the function of each row of arrays, in chunks; `numbers`: how many it holds for one
-    row."""
-    size = max(1, min(len(arrays[0]), MAX_CHUNK_NUMBERS // max(1, numbers)))
+    """Returns the function of the number of each row, and of that row of arrays, in chunks;
+    `numbers`: how many it holds for one row."""
+    rows = jnp.arange(len(arrays[0]))
+    size = max(1, min(len(rows), MAX_CHUNK_NUMBERS // max(1, numbers)))
     apply = jax.checkpoint(lambda row: function(*row), prevent_cse=False)
-    return jax.lax.map(apply, arrays, batch_size=size)
+    return jax.lax.map(apply, (rows, *arrays), batch_size=size)
 
 
 def _sum_by_differentiated_mean(
@@ -196,14 +197,14 @@ def _sum_by_differentiated_mean(
     """
     along = [column for column, count in enumerate(orders) for _ in range(count)]
 
-    def sum_at_query(row: Array) -> Array:
+    def sum_at_query(row: Array, point: Array) -> Array:
         def weights_at(point: Array) -> Array:
             return weights_of_rows(parts, row[None], point[None], k)[0]
 
         derivative = functools.reduce(_differentiate, along, weights_at)
-        return jnp.matmul(derivative(q[row]) ** power, v, precision="highest")
+        return jnp.matmul(derivative(point) ** power, v, precision="highest")
 
-    return _map_queries(sum_at_query, len(k), jnp.arange(len(q)))
+    return _map_queries(sum_at_query, len(k), q)
 
 
 def _differentiate(function: Callable[[Array], Array], column: int) -> Callable[[Array], Array]:

@@ -181,9 +181,10 @@ def with_derivatives(
 
     $$ \mathrm{d} \hat\beta = H^{-1}\, \mathrm{d} g $$
 
-    `gradient`: that of the function, and of what it depends on; `maximum`: a constant. Two steps
-    with a constant Hessian change nothing but derivatives: the error of the first step is of second
-    order in a change of what the function depends on, that of the next one of third order.
+    `gradient`: that of the function; it closes over traced arrays, through which derivatives flow.
+    `maximum`: without derivatives. Two steps with a constant Hessian change nothing but
+    derivatives: the error of the first step is of second order in a change of what the function
+    depends on, that of the next one of third order.
     (`jax.lax.custom_root` loses second derivatives inside `jax.lax.map`.)
     """
     point = maximum.point

@@ -50,13 +50,15 @@ class Method(eqx.Module):
     ```python
     class Halves(ak.methods.Method):
         def unsupported_reason(self, task):
-            return None if task.keys > 1 else "it needs two keys"
+            known = task.keys > 1 and task.prior is None
+            return None if known else "it takes two keys or more, and no prior"
 
         def softmax_state(self, q, k, v, kernel, prior, rule):
             half = len(k) // 2
             dense = ak.methods.Dense()
             first = dense.softmax_state(q, k[:half], v[:half], kernel, None, rule)
-            return first.merge(dense.softmax_state(q, k[half:], v[half:], kernel, None, rule))
+            without = rule.without_sink()  # the first half has it
+            return first.merge(dense.softmax_state(q, k[half:], v[half:], kernel, None, without))
 
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
     out = ak.attend(x, x, x, kernel=ak.Gaussian(0.3), method=Halves())
@@ -100,8 +102,8 @@ class Method(eqx.Module):
     def softmax_state(
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
-        """The state of all keys, for every query, in the dtype of the inputs; there is a query and
-        a key."""
+        """The state of all keys that the prior shows and of the sink of the rule, for every query,
+        in the dtype of the inputs; there is a query and a key."""
 
 
 def batch_size_within_memory(task: Task) -> int | None:

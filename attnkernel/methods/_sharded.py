@@ -220,7 +220,8 @@ def _ring_sums(
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
     """Returns L = log Z and Σ exp(s − L) (v, 1) over the keys of all devices.
 
-    Both are 0 for a query that sees no key. Keys and values pass round a ring of devices.
+    Both are 0 for a query that sees no key. Keys and values pass round a ring of devices. L has no
+    derivative, and the sums have that at constant L.
 
     `k`, `v`: the keys and values of this device. `parts`: the method, kernel, prior and rule.
     `keys`: the number of all keys. `axis`: the name of the mesh axis, and its number of devices.

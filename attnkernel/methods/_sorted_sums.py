@@ -47,7 +47,7 @@ class Line(NamedTuple):
 
     @property
     def own_is_tie(self) -> Bool[Array, " queries"]:
-        """Whether the key to leave out coincides with the query."""
+        """Whether the key `own`, which the query leaves out, equals it; where `own` is given."""
         assert self.own is not None
         return (self.below <= self.own) & (self.own < self.upto)
 

@@ -153,7 +153,10 @@ class AdditiveRegression(DenseSmoother):
         return AdditiveComponent(self, column)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories."""
+        """The number of categories of each column that holds their codes, None if not known.
+
+        `ValueError` unless there is a kernel for each of `dim` columns.
+        """
         self._require_columns(dim)
         found = {j: category_counts(kernel, 1) for j, kernel in enumerate(self.kernels)}
         return {j: counts[0] for j, counts in found.items() if counts}

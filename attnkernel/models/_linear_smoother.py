@@ -189,9 +189,10 @@ class LinearSmoother(Smoother):
     def component(self, column: int) -> Any:
         """The curve of one column, where the regression is a sum of one curve for each column.
 
-        None, the default: the model is no such sum, and `ak.bands` refuses `component=`.
+        None, the default: the model is no such sum, and `ak.bands` refuses `component=`. Others
+        have the method `estimate`.
 
-        **Arguments:** `column`: its number, from 0.
+        **Arguments:** `column`: its number, from 0 to the number of columns less one.
         """
         return None
 

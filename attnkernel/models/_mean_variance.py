@@ -78,7 +78,7 @@ class MeanVarianceRegression(RowsRegression):
         return rows.shaped(mean), rows.shaped(jnp.maximum(variance, floor))
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
-        """The box for a fit, as two models: those of both regressions."""
+        """The box for a fit: the model of all lower bounds, and that of all upper ones."""
         (low, high), (lower, upper) = (
             part.search_box(x, weights) for part in (self.mean, self.variance)
         )

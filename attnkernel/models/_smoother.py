@@ -210,7 +210,8 @@ class Smoother(RowsRegression):
         return False
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
-        """The box for a fit, as two models; rows with weight 0 are ignored. Default: no bounds."""
+        """The box for a fit: the model of all lower bounds, and that of all upper ones; rows with
+        weight 0 are ignored. Default: no bounds."""
         return unbounded(self)
 
 

@@ -328,7 +328,10 @@ class MultiheadAttention(HeadsLayer):
     def _attend_with_dropout(
         self, q: Heads, k: Heads, v: Heads, prior: Any, key: PRNGKeyArray | None
     ) -> Float[Array, "_rows _width"]:
-        """Returns the values of all heads side by side, with dropout on their weights."""
+        """Returns the values of all heads side by side, of order 0, with dropout on their weights.
+
+        `ValueError` without a key.
+        """
         if key is None:
             raise ValueError(
                 "Dropout draws random numbers: pass key=, a PRNG key; or inference=True."

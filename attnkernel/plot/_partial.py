@@ -112,11 +112,13 @@ def partial(
     - `result`: one fit, of one label per row; `column`: its number, from 0, or its name.
     - `at`: the values of other columns, by number or name: `{2: 40.0}` or `{"age": 40.0}`; for a
       categorical column of pandas, one of its categories.
-    - `band`: whether to draw the pointwise band of `ak.bands`, for fits of a linear smoother:
-      bias-corrected, where the smoother has a correction. `level`: its coverage. The vertical axis
-      ends at the labels and the fit, also where the band is wider.
+    - `band`: whether to draw the pointwise band of `ak.bands`, bias-corrected where the smoother
+      has a correction. A model without bands, such as a `RobustRegression`, needs `band=False`.
+      `level`: the coverage. The vertical axis ends at the labels and the fit, also where the band
+      is wider.
 
-    **Raises:** `ValueError` for a column that is not there.
+    **Raises:** `ValueError` for a column or a category that is not there, for the column itself in
+    `at`, and for a band that the model does not have.
     """
     require_one(result)
     require_bool("band", band)

@@ -140,8 +140,9 @@ def fit_on_line(
 ) -> Fit:
     """Returns the fit with the least objective of the models at t between two positive ends.
 
-    `models`: the model at each t, all of one structure. The objective is minimised over a grid of
-    log t, then between the neighbours of its best point. The result is `AT_BOUND` if that is an
+    `models`: the model at each t, all of one structure; a parameter that leaves the search box of
+    the model stays 1 % of the half-width inside its bound. The objective is minimised over a grid
+    of log t, then between the neighbours of its best point. The result is `AT_BOUND` if that is an
     end of the interval.
     """
     low, high = np.log(interval)

@@ -91,6 +91,7 @@ _SENTENCES = {  # by the type of an error of pydantic
     "model_type": _GROUP,
     "model_attributes_type": _GROUP,
     "dict_type": _GROUP,
+    "list_type": "expected a list, such as [{came}]; got {came}",
     "too_short": "expected at least {min_length} of them; got {came}",
 }
 

@@ -4,6 +4,7 @@ A file may extend another, `extends: base.yaml`. A field is taken from the comma
 the file, else from its base. Mappings are merged; lists and other values are replaced.
 """
 
+import difflib
 import json
 import os
 import shlex
@@ -140,6 +141,13 @@ def _read_file(path: Path) -> Source:
             raise ConfigError(f"{path}: expected a regular file, which has an end: write it to one")
         with path.open(encoding="utf-8") as file:
             text = file.read(plain_yaml.MAX_CONFIG_CHARACTERS + 1)
+    except FileNotFoundError:
+        known = {
+            file.stem: file for at in (Path("configs"), path.parent) for file in at.glob("*.yaml")
+        }
+        close = difflib.get_close_matches(path.stem, known, n=1, cutoff=0.5)
+        guess = f": did you mean {known[close[0]]}?" if close else ""
+        raise ConfigError(f"{path}: there is no such file{guess}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

@@ -101,14 +101,21 @@ def test_numbers_that_float32_cannot_tell_apart_are_refused(name):
         (np.array([1j, 2, 3]), ("x", "complex")),
         (np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0]), ("x", "1 masked entries")),
         (np.array([1.0, "two", 3.0], object), ("x", "row 1", "'two'")),
+        (np.zeros(3, [("age", float)]), ("x", "structured", "structured_to_unstructured(x)")),
+        (np.zeros((3, 0)), ("x", "dim at least 1", "(3, 0)")),
     ],
-    ids=["too large", "dates", "complex", "masked", "words"],
+    ids=["too large", "dates", "complex", "masked", "words", "structured", "no columns"],
 )
 def test_numbers_that_are_none_of_the_default_precision_are_refused(x, names):
     with pytest.raises(ValueError, match=re.escape(names[0])) as caught:
         MODEL(np.arange(3.0), x, np.arange(3.0))
     for part in names:
         assert part in str(caught.value)
+
+
+def test_extended_precision_is_rounded_to_float64(x64):
+    x, y = np.linspace(0.0, 1.0, 7), np.arange(7.0)
+    np.testing.assert_array_equal(MODEL(np.longdouble(x), x, np.longdouble(y)), MODEL(x, x, y))
 
 
 def test_many_random_numbers_are_not_taken_for_equal_ones():

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import tracemalloc
 from collections.abc import Callable
 from typing import ClassVar
@@ -238,6 +239,17 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path):
     ):
         assert_raises(message, ak.save, tmp_path / "m", tree)
     assert not (tmp_path / "m").exists()
+
+
+def test_a_link_is_followed_and_a_device_is_left_alone(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "m")
+    ak.save(tmp_path / "link", ak.Gaussian(1.0))
+    assert (tmp_path / "link").is_symlink()
+    assert not (tmp_path / "m").is_symlink()
+    assert float(ak.load(tmp_path / "m").lengthscale) == 1.0
+    os.mkfifo(tmp_path / "pipe")  # as a device: no regular file
+    with pytest.raises(OSError, match="no regular file"):
+        ak.save(tmp_path / "pipe", ak.Gaussian(1.0))
 
 
 @pytest.mark.parametrize("size", [2**24 + 1, 60 * 2**20])

@@ -29,6 +29,10 @@ def names(directory):
 
 def test_validate_reports_every_config_and_runs_none(home, capsys):
     (home / "bad.yaml").write_text("study: hold_out\n")
+    assert main(["run", "holdot"]) == 2
+    assert capsys.readouterr().err == "holdot: there is no such file: did you mean holdout.yaml?\n"
+    assert main(["page", "holdout.yaml", "--out", "."]) == 2
+    assert ". is a folder: name a file in it, such as " in capsys.readouterr().err
     before = names(home)
     assert main(["validate", "bad.yaml", "data.yaml", "missing.yaml", "holdout.yaml"]) == 2
     out, err = capsys.readouterr()
@@ -36,7 +40,7 @@ def test_validate_reports_every_config_and_runs_none(home, capsys):
     assert names(home) == before
     first, second = err.splitlines()
     assert first.startswith("bad.yaml:1: study: unknown name 'hold_out'")
-    assert second.startswith("missing.yaml: cannot be read")
+    assert second.startswith("missing.yaml: there is no such file")
 
 
 @pytest.fixture

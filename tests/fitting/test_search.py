@@ -47,6 +47,18 @@ def test_faithful_has_two_minima(x64):
     assert minima[0][1] == pytest.approx(float(fitted.loss))
 
 
+def test_a_fit_of_some_parameters_has_minima_and_reads_rows_of_a_mesh():
+    x, y = map(np.asarray, sample())
+    mesh = jax.make_mesh((1,), ("rows",))
+    spec = jax.sharding.PartitionSpec("rows", None)
+    x = jax.device_put(np.reshape(x, (-1, 1)), jax.sharding.NamedSharding(mesh, spec))
+    product = ak.KernelRegression(ak.Gaussian(0.3) * ak.Laplace(2.0))
+    none = jax.tree.map(lambda _: False, product)
+    only = eqx.tree_at(lambda model: model.kernel.first, none, True)
+    fitted = ak.fit(product, x, y, objective=ak.LeaveOneOut(), trainable=only)
+    assert fitted.minima()[0][1] == pytest.approx(float(fitted.loss))
+
+
 def test_search_does_not_depend_on_the_order_of_rows_nor_on_added_constants(x64):
     """Law 7."""
     x, y = map(np.asarray, sample())

@@ -306,3 +306,7 @@ def test_no_queries_give_no_predictions():
     none = np.zeros((0, 2))
     assert model(none, x, y[:, 0]).shape == (0,)
     assert local_fit(model, none, x, y[:, 0]).condition.shape == (0,)
+    data = ak.data.load("mcycle")
+    fitted = ak.fit(model, data.x, data.y, starts=1)
+    bands, variance = ak.bands(fitted, none[:, 0]), ak.noise_variance(fitted, none[:, 0])
+    assert bands.lower.shape == variance.shape == (0,)
