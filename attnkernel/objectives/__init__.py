@@ -2,7 +2,11 @@
 
 from ._criteria import GCV as GCV, AICc as AICc, UnbiasedCV as UnbiasedCV, profile as profile
 from ._dependent_rows import BlockedKFold as BlockedKFold, GroupKFold as GroupKFold, as_group_codes
-from ._hold_out import HoldOut as HoldOut, permuted_rows
+from ._hold_out import (
+    ExpectedHoldOut as ExpectedHoldOut,
+    HoldOut as HoldOut,
+    permuted_rows,
+)
 from ._objective import (
     HasDeviance as HasDeviance,
     Objective as Objective,

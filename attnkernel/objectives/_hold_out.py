@@ -9,15 +9,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import AnyArray, Scalar, is_concrete, is_on_one_device
 from .._core.rows import Inputs, Labels, bucket_size, is_positive
 from .._core.validation import as_integer, as_integer_tuple
 from ..priors import HeldOut
 from ._objective import Validation
+from ._validation import OtherFolds
 
 MAX_ROWS_OF_ONE_SORT = 1625  # `jax.random.permutation` sorts r times up to about 1625.5 ** r rows
+
+
+def _as_size(size: Any) -> int | Int[Array, "..."]:
+    """Returns a number of rows, or an array of them; `ValueError` unless each is at least 1."""
+    if not isinstance(size, jax.Array):
+        as_integer_tuple("size", size, 1)
+        return int(size) if isinstance(size, int | np.integer) else jnp.asarray(size)
+    is_integer = jnp.issubdtype(size.dtype, jnp.integer)
+    if not is_integer or (is_concrete(size) and np.min(np.asarray(size)) < 1):
+        raise ValueError(f"size must be an integer number of rows, at least 1; got {size!r}.")
+    return size
+
+
+def _require_one(size: Any) -> None:
+    """Raises `ValueError` if there are several sizes."""
+    if np.ndim(size):
+        raise ValueError(
+            f"size must be one number of rows for one fit; got {np.shape(size)} of them. "
+            f"ak.fit_many takes several."
+        )
 
 
 class HoldOut(Validation):
@@ -63,20 +84,13 @@ class HoldOut(Validation):
         *,
         score: Callable[[Any, Array], Array] | None = None,
     ):
-        if not isinstance(size, jax.Array):
-            as_integer_tuple("size", size, 1)
-            size = int(size) if isinstance(size, int | np.integer) else jnp.asarray(size)
-        elif not jnp.issubdtype(size.dtype, jnp.integer):
-            raise ValueError(f"size must be an integer number of rows, at least 1; got {size!r}.")
+        size = _as_size(size)
         if at_most is None and not isinstance(size, int):
             raise ValueError("size is an array: HoldOut then needs at_most=, the largest of them.")
         self.weights, self.score, self.size = None, score, size
         self.at_most = as_integer("at_most", size if at_most is None else at_most, 1)
-        if is_concrete(size) and not (
-            1 <= np.min(np.asarray(size)) <= np.max(np.asarray(size)) <= self.at_most
-        ):
-            limit = "" if at_most is None else f" and no more than at_most={at_most}"
-            raise ValueError(f"size must be at least 1 row{limit}; got {size}.")
+        if is_concrete(size) and np.max(np.asarray(size)) > self.at_most:
+            raise ValueError(f"size must be no more than at_most={at_most}; got {size}.")
 
     def check(self, n: int) -> None:
         super().check(n)
@@ -87,6 +101,10 @@ class HoldOut(Validation):
                 f"HoldOut({size}) leaves no row to predict from: there are {n} rows. "
                 f"Hold out between 1 and {n - 1} of them; a tenth is {max(1, n // 10)}."
             )
+
+    def expected(self, permutations: int = 100) -> "ExpectedHoldOut":
+        """Returns the mean over draws, which `ak.fit` searches: an `ExpectedHoldOut`."""
+        return ExpectedHoldOut(self.size, permutations, score=self.score)
 
     @property
     def can_pad_rows(self) -> bool:
@@ -99,11 +117,7 @@ class HoldOut(Validation):
     ) -> Scalar:
         if key is None:
             raise ValueError("HoldOut draws rows at random: pass key=jax.random.PRNGKey(0).")
-        if np.ndim(self.size):
-            raise ValueError(
-                f"size must be one number of rows for one fit; got {np.shape(self.size)} of them. "
-                f"ak.fit_many takes several."
-            )
+        _require_one(self.size)
         self.check(len(x))
         n, counted = x.shape[0], None if self.weights is None else is_positive(self.weights)
         rows = draw_rows(key, n, self.at_most, counted)
@@ -111,13 +125,98 @@ class HoldOut(Validation):
         held_out = jnp.zeros(n, bool).at[rows].set(is_drawn)
         predicted = model(x[rows], x, y, prior=HeldOut(held_out), **self.weight_kwargs())
         weights = is_drawn if self.weights is None else is_drawn * self.weights[rows]
-        scored = weights > 0
-        # predictions at rows that are not scored are replaced before differentiation: NaN otherwise
-        shaped = scored if y.ndim == 1 else scored[:, None]
-        predicted = jax.tree.map(lambda leaf: jnp.where(shaped, leaf, 1.0), predicted)
-        scores = jnp.where(scored, self.row_scores(model, predicted, y[rows]), 0.0)
-        total = jnp.sum(weights)  # 0 if all drawn rows have zero weight: the loss is then 0
-        return jnp.sum(weights * scores) / jnp.where(total > 0, total, 1.0)
+        return _weighted_mean(_scores(self, model, predicted, y[rows], weights), weights)
+
+
+class ExpectedHoldOut(Validation):
+    r"""The mean of `HoldOut` over draws: what its training minimises, without the noise of a draw.
+
+    $$ L = \mathbb{E}_{\mathcal H}\, \frac1h \sum_{i \in \mathcal{H}}
+       \big\| y_i - \hat f_{-\mathcal{H}}(x_i) \big\|^2 $$
+
+    The draws $\mathcal H$ are the $\lfloor n/h \rfloor$ blocks of h rows of each of P permutations.
+    These are fixed, so that the criterion is deterministic, and models are compared on the same
+    draws. With h = 1 it is leave-one-out, exact for any P. One evaluation sums P n² pairs.
+
+    ```python
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
+    expected = ak.HoldOut(75).expected(permutations=20)
+    fit = ak.fit(ak.KernelRegression(ak.Gaussian(0.3)), data.x, data.y, objective=expected)
+    scores = expected.scores(fit.model, data.x, data.y)  # (20, 150)
+    error = jnp.std(jnp.nanmean(scores, axis=1)) / 20**0.5  # of fit.loss, over permutations
+    ```
+
+    **Arguments:** `size`: h, from 1 to n − 1, an int or an integer array; `permutations`: P;
+    `score`: as for `HoldOut`.
+
+    **Raises:** `ValueError` if h is less than 1 or at least n, or P less than 1.
+    """
+
+    size: int | Int[Array, "..."] = eqx.field(converter=_as_size)
+    permutations: int = eqx.field(default=100, static=True)
+
+    def __check_init__(self):
+        super().__check_init__()
+        as_integer("permutations", self.permutations, 1)
+
+    @property
+    def can_pad_rows(self) -> bool:
+        """No: the permutations are of all rows."""
+        return False
+
+    def check(self, n: int) -> None:
+        super().check(n)
+        if is_concrete(self.size):
+            HoldOut(int(np.max(np.asarray(self.size)))).check(n)
+
+    def __call__(
+        self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
+    ) -> Scalar:
+        return jnp.mean(jax.vmap(_weighted_mean)(*self._scores_and_weights(model, x, y)))
+
+    def scores(self, model: Any, x: Inputs, y: Labels) -> Float[Array, "permutations n"]:
+        """Returns the score of each row in each permutation; NaN of the n mod h rows that are in no
+        block."""
+        scores, weights = self._scores_and_weights(model, x, y)
+        return jnp.where(weights > 0, scores, jnp.nan)
+
+    def _scores_and_weights(
+        self, model: Any, x: Inputs, y: Labels
+    ) -> tuple[Float[Array, "permutations n"], Float[Array, "permutations n"]]:
+        """Returns the scores of rows, 0 of those that are in no block, and their weights."""
+        _require_one(self.size)
+        self.check(len(x))
+        n, given = len(x), jnp.ones(len(x)) if self.weights is None else self.weights
+        ranks = np.tile(np.arange(n), (self.permutations, 1))
+        ranks = jnp.asarray(np.random.default_rng(0).permuted(ranks, axis=1))
+        weights = jnp.where(ranks < n // self.size * self.size, given[None], 0.0)
+
+        def of_permutation(parts: tuple[Array, Array]) -> Float[Array, " n"]:
+            rank, weights = parts
+            prior = OtherFolds(rank // self.size)
+            predicted = model(x, x, y, prior=prior, **self.weight_kwargs())
+            return _scores(self, model, predicted, y, weights)
+
+        apply = jax.checkpoint(of_permutation, prevent_cse=False)
+        batch = max(1, 2**18 // n**2)  # pairs at once
+        return jax.lax.map(apply, (ranks, weights), batch_size=batch), weights
+
+
+def _scores(
+    validation: Validation, model: Any, predicted: Any, y: Array, weights: Array
+) -> Float[Array, " n"]:
+    """Returns the scores of the rows that have weight, 0 of others."""
+    scored = weights > 0
+    # predictions at rows that are not scored are replaced before differentiation: NaN otherwise
+    shaped = scored if y.ndim == 1 else scored[:, None]
+    predicted = jax.tree.map(lambda leaf: jnp.where(shaped, leaf, 1.0), predicted)
+    return jnp.where(scored, validation.row_scores(model, predicted, y), 0.0)
+
+
+def _weighted_mean(scores: Float[Array, " n"], weights: Array) -> Scalar:
+    """Returns the weighted mean; 0 if all rows have zero weight."""
+    total = jnp.sum(weights)
+    return jnp.sum(weights * scores) / jnp.where(total > 0, total, 1.0)
 
 
 def draw_rows(

@@ -130,32 +130,15 @@ plt.show()
 # leave-one-out. The theory is asymptotic and 30 labels are few, so expect rough agreement.
 
 # %%
-grid = np.geomspace(0.06, 0.8, 60)
-draws = jax.random.split(jax.random.PRNGKey(0), 100)
-
-
-@eqx.filter_jit
-def objective_by_draw(size):
-    """The hold-out objective of each lengthscale at each draw, shape (lengthscales, draws)."""
-    objective = ak.HoldOut(size, at_most=140)
-
-    def at(length):
-        return jax.vmap(lambda draw: objective(regression(length), x, y, key=draw))(draws)
-
-    return jax.lax.map(at, jnp.asarray(grid))
-
-
-standard = ak.kernels.convert_lengthscale(grid, source="unhalved")
-left_out = ak.profile(regression(1.0), x, y, standard, objective=ak.LeaveOneOut())
-exact = grid[jnp.argmin(left_out)]
-print(f"leave-one-out: minimum at ℓ = {exact:.3f}")
-by_size = [objective_by_draw(size) for size in sizes]
-for size, found in zip(sizes[1:], by_size[1:], strict=True):
-    minimum = grid[jnp.argmin(found.mean(axis=1))]
+expected = settings["objective"].expected()  # the mean over draws from 100 permutations
+shared = {"in_axes": settings["in_axes"], "starts": 1}
+found = ak.fit_many(regression(0.3), x, y, objective=expected, **shared)
+minima = shown(found.model.kernel.lengthscale)
+for size, length, minimum in zip(sizes, lengths, minima, strict=True):
     theory = (len(y) / (len(y) - size)) ** 0.2
     print(
-        f"{size:3} held out:  minimum at ℓ = {minimum:.3f}, {minimum / exact:.2f} times that"
-        f" (theory: {theory:.2f})"
+        f"{size:3} held out: minimum at ℓ = {minimum:.3f}, {minimum / minima[0]:.2f} times that of "
+        f"leave-one-out (theory: {theory:.2f}); 100 steps of Adam ended at {length:.3f}"
     )
 
 # %% [markdown]
@@ -169,13 +152,16 @@ for size, found in zip(sizes[1:], by_size[1:], strict=True):
 
 # %%
 trainings = settings | {"key": jax.random.split(jax.random.PRNGKey(1), 100)}
-for size, found in zip(sizes, by_size, strict=True):
-    at_minimum = found[jnp.argmin(left_out)]
+draws = jax.random.split(jax.random.PRNGKey(0), 100)
+for size in sizes:
+    objective = ak.HoldOut(int(size))
+    at = regression(minima[0])
+    at_minimum = jax.vmap(lambda draw, of=objective, at=at: of(at, x, y, key=draw))(draws)
     many = ak.fit_many(
         regression(1.0),
         x,
         y,
-        **trainings | {"objective": ak.HoldOut(int(size)), "in_axes": (None,) * 3},
+        **trainings | {"objective": objective, "in_axes": (None,) * 3},
     )
     ends = shown(many.model.kernel.lengthscale)
     print(
@@ -214,6 +200,22 @@ print(f"its minimum: ℓ = {shown(best.model.kernel.lengthscale):.4f}")
 
 
 # %%
+grid = np.geomspace(0.06, 0.8, 60)
+standard = ak.kernels.convert_lengthscale(grid, source="unhalved")
+left_out = ak.profile(regression(1.0), x, y, standard, objective=ak.LeaveOneOut())
+
+
+@eqx.filter_jit
+def objective_by_draw(size):
+    """The hold-out objective of each lengthscale at each draw, shape (lengthscales, draws)."""
+    objective = ak.HoldOut(size, at_most=140)
+
+    def at(length):
+        return jax.vmap(lambda draw: objective(regression(length), x, y, key=draw))(draws)
+
+    return jax.lax.map(at, jnp.asarray(grid))
+
+
 def draw(size):
     found = np.asarray(objective_by_draw(jnp.array(size)))
     mean, (low, high) = found.mean(axis=1), np.quantile(found, [0.1, 0.9], axis=1)
@@ -222,7 +224,7 @@ def draw(size):
     ax.plot(grid, mean, color=ak.plot.ORANGE, label=f"mean, {size} held out")
     ax.plot(grid, left_out, "--", color=ak.plot.BLUE, label="leave-one-out")
     ax.plot(grid[mean.argmin()], mean.min(), "o", color=ak.plot.ORANGE)
-    ax.plot(exact, left_out.min(), "s", color=ak.plot.BLUE)
+    ax.plot(grid[left_out.argmin()], left_out.min(), "s", color=ak.plot.BLUE)
     ax.set(xscale="log", xlabel="lengthscale ℓ (units of x)", ylim=(0.0, 0.8))
     ax.set(ylabel="error (units of y, squared)")
     ax.set_title(f"{size} of {len(y)} held out: minimum at ℓ = {grid[mean.argmin()]:.3f}")

@@ -2,9 +2,10 @@
 
 from typing import Any, ClassVar, Literal
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
@@ -68,48 +69,102 @@ class HoldOut(base.HoldOutStudy):
     def report(self, results: base.Fits, run: Run) -> None:
         data, fits = results.data, results.fits
         summary = base.tables_as_rows(results.numbers)
-        rows = summary["fits"]
+        summary["minima"], minima = self._minima_of_the_expected_error(results)
         run.note(fits.warnings())
-        for i, row in enumerate(rows):
+        rows, steps = [], self.training.steps
+        for i, (row, least) in enumerate(zip(summary["fits"], summary["minima"], strict=True)):
+            size, rest = row["hold_out"], {f"least_{name}": of for name, of in least.items()}
+            rows.append(row | rest)
             length = fits.member(i).model.kernel.lengthscale
-            run.note(outside_bounds(length, data, self.model, f"held out {row['hold_out']}"))
-        self._draw_fits_and_training(run, results, rows)
+            run.note(outside_bounds(length, data, self.model, f"held out {size}"))
+            if not least["settled"]:
+                run.note(
+                    [
+                        f"held out {size}: after {steps} steps the training had not settled. Its "
+                        f"lengthscale {row['lengthscale']:.4g} has a larger expected error than "
+                        f"{least['lengthscale']:.4g}, the fitted one, by more than two standard "
+                        f"errors of their difference."
+                    ]
+                )
+        self._draw_fits_and_training(run, results, minima, rows)
         run.table_of(
             f"Masked hold-out, kernel {self.model.words()}",
             rows,
             {
                 "held out": "{hold_out}",
-                "fitted ℓ": "{lengthscale:#.4g}",
-                "last loss": "{loss:#.4g}",
-                "leave-one-out error": "{leave_one_out:#.4g}",
+                "fitted ℓ": "{least_lengthscale:#.4g}",
+                "expected error": "{least_error:#.4g}",
+                "± over masks": "{least_standard_error:.5f}",
+                f"ℓ, step {steps}": "{lengthscale:#.4g}",
+                "its last half": "{least_average:#.4g}",
             },
         )
         run.summary({"data": base.describe(data), **self.model.named(), **summary})
         require_finite(fits)
 
-    def _draw_fits_and_training(
-        self, run: Run, results: base.Fits, rows: list[dict[str, Any]]
-    ) -> None:
-        """Draws the fit of each hold-out size, and the lengthscales against the training step;
-        saves both figures in `run`. `rows`: those of the table.
+    def _minima_of_the_expected_error(
+        self, results: base.Fits
+    ) -> tuple[list[dict[str, Any]], ak.Fit]:
+        """Returns a row for each size, and the fits by the expected hold-out error.
+
+        A training has settled if its last lengthscale is as good as the minimum, within two
+        standard errors of the difference over rows. `average`: of its last half.
         """
         data, fits = results.data, results.fits
-        sizes = [row["hold_out"] for row in rows]
-        lengths, errors = ([row[key] for row in rows] for key in ("lengthscale", "leave_one_out"))
+        sizes, n = jnp.asarray(results.numbers["fits"]["hold_out"]), len(data.y)
+        # 2²¹ pairs for each size and evaluation: a second for the 150 rows of the shipped config
+        expected = ak.objectives.ExpectedHoldOut(sizes, int(np.clip(2**21 // n**2, 2, 100)))
+        found = ak.fit_many(
+            fits.model, data.x, data.y, objective=expected, in_axes=(0, None, 0), starts=1
+        )
+        before, after = (
+            np.asarray(_scores(models, expected, data.x, data.y))
+            for models in (fits.model, found.model)
+        )
+        worse = np.nanmean(before - after, axis=1)
+        draws = np.nanmean(after, axis=2)
+        half = np.log(np.asarray(fits.history["lengthscale"]))[:, self.training.steps // 2 :]
+        columns = {
+            "hold_out": sizes,
+            "lengthscale": self.model.shown(found.model.kernel.lengthscale),
+            "error": found.loss,
+            "standard_error": np.std(draws, axis=1) / draws.shape[1] ** 0.5,
+            "average": self.model.shown(np.exp(np.mean(half, axis=1))),
+            "settled": np.nanmean(worse, axis=1) <= 2.0 * np.nanstd(worse, axis=1) / n**0.5,
+        }
+        return base.tables_as_rows({"minima": columns})["minima"], found
+
+    def _draw_fits_and_training(
+        self, run: Run, results: base.Fits, minima: ak.Fit, rows: list[dict[str, Any]]
+    ) -> None:
+        """Draws the fits by the expected hold-out error, and the lengthscales against the training
+        step; saves both figures in `run`. `rows`: those of the table.
+        """
+        data, fits = results.data, results.fits
+        sizes, lengths = ([row[key] for row in rows] for key in ("hold_out", "least_lengthscale"))
+        errors = np.asarray(base.leave_one_out_errors(minima.model, data.x, data.y))
         titles = [
             f"{size} held out: {verdict} (ℓ = {length:#.3g})"
             for size, verdict, length in zip(
-                sizes, smoothing_verdicts(lengths, errors), lengths, strict=True
+                sizes, smoothing_verdicts(lengths, errors.tolist()), lengths, strict=True
             )
         ]
-        members = [fits.member(i) for i in range(len(rows))]
+        members = [minima.member(i) for i in range(len(rows))]
         draw_fits(run, "holdout", data, members, titles, label=self.model.label())
 
         figure, (ax,) = panels(1, width=6.0, height=3.2)
         path = np.asarray(self.model.shown(fits.history["lengthscale"]))
-        for line, size, style in zip(path, sizes, _LINES * 3, strict=False):
-            ax.plot(np.arange(len(line)), line, style, label=f"held out {size}")
+        path = np.c_[path, [row["lengthscale"] for row in rows]]  # the history is before each step
+        for line, size, length, style in zip(path, sizes, lengths, _LINES * 3, strict=False):
+            (drawn,) = ax.plot(np.arange(len(line)), line, style, label=f"held out {size}")
+            ax.plot(len(line) - 1, length, "o", color=drawn.get_color())
         ax.set_yscale("log")
-        ends = f"{np.nanmin(path[:, -1]):.3g} to {np.nanmax(path[:, -1]):.3g}"
-        ax.set(xlabel="step", ylabel="lengthscale ℓ (units of x)", title=f"ℓ ends at {ends}")
+        ax.set(xlabel="step", ylabel="lengthscale ℓ (units of x)")
+        ax.set_title("Trainings; points: minima of the expected error")
         save_with_legend(run, "training", figure, [ax], lengthscale=path, loss=fits.history["loss"])
+
+
+@eqx.filter_jit
+def _scores(models: Any, expected: Any, x: Array, y: Array) -> Array:
+    """The scores of each model, shape (models, permutations, rows)."""
+    return eqx.filter_vmap(lambda model, of: of.scores(model, x, y))(models, expected)

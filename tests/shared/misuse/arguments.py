@@ -52,7 +52,7 @@ KINDS_AND_VALUES = (
     ("names", (), "classes dates"),
     ("names", ["x"], "names x_names"),
     ("names", {}, "at"),
-    ("natural", 1, "axes derivative dim out starts"),
+    ("natural", 1, "axes derivative dim out permutations starts"),
     (
         "natural",
         2,

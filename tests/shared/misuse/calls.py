@@ -103,6 +103,7 @@ CALLS: dict[str, Callable] = {
     "LeaveOneOut": scored(ak.LeaveOneOut),
     "KFold": scored(ak.KFold),
     "HoldOut": scored(ak.HoldOut),
+    "objectives.ExpectedHoldOut": scored(ak.objectives.ExpectedHoldOut),
     "objectives.GroupKFold": scored(ak.objectives.GroupKFold),
     "objectives.BlockedKFold": scored(ak.objectives.BlockedKFold),
     "objectives.UnbiasedCV": scored(ak.objectives.UnbiasedCV, DENSITY),

@@ -58,6 +58,7 @@ LEGAL: set[tuple[str, str, str]] = set().union(
             "priors.Prefix": "length",
             "priors.Lengths": "queries keys",
             "HoldOut": "size",
+            "objectives.ExpectedHoldOut": "size",
             "MultiheadAttention.step": "count",
             "nn.KVCache.append": "count",
             "nn.KVCache.keep": "count length",
