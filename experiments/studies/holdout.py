@@ -68,22 +68,20 @@ class HoldOut(base.HoldOutStudy):
 
     def report(self, results: base.Fits, run: Run) -> None:
         data, fits = results.data, results.fits
-        summary = base.tables_as_rows(results.numbers)
-        summary["minima"], minima = self._minima_of_the_expected_error(results)
-        run.note(fits.warnings())
-        rows, steps = [], self.training.steps
-        for i, (row, least) in enumerate(zip(summary["fits"], summary["minima"], strict=True)):
-            size, rest = row["hold_out"], {f"least_{name}": of for name, of in least.items()}
-            rows.append(row | rest)
+        columns, minima = self._minima_of_the_expected_error(results)
+        summary = base.tables_as_rows({"fits": results.numbers["fits"] | columns})
+        rows, steps = summary["fits"], self.training.steps
+        run.note([*fits.warnings(), *minima.warnings()])
+        for i, row in enumerate(rows):
             length = fits.member(i).model.kernel.lengthscale
-            run.note(outside_bounds(length, data, self.model, f"held out {size}"))
-            if not least["settled"]:
+            run.note(outside_bounds(length, data, self.model, f"held out {row['hold_out']}"))
+            if not row["settled"]:
                 run.note(
                     [
-                        f"held out {size}: after {steps} steps the training had not settled. Its "
-                        f"lengthscale {row['lengthscale']:.4g} has a larger expected error than "
-                        f"{least['lengthscale']:.4g}, the fitted one, by more than two standard "
-                        f"errors of their difference."
+                        f"held out {row['hold_out']}: after {steps} steps the training had not "
+                        f"settled. Its lengthscale {row['lengthscale']:.4g} has a larger expected "
+                        f"error than {row['minimum']:.4g}, the fitted one, by more than two "
+                        f"standard errors of their difference."
                     ]
                 )
         self._draw_fits_and_training(run, results, minima, rows)
@@ -92,20 +90,18 @@ class HoldOut(base.HoldOutStudy):
             rows,
             {
                 "held out": "{hold_out}",
-                "fitted ℓ": "{least_lengthscale:#.4g}",
-                "expected error": "{least_error:#.4g}",
-                "± over masks": "{least_standard_error:.5f}",
+                "fitted ℓ": "{minimum:#.4g}",
+                "expected error": "{minimum_error:#.4g}",
+                "± over masks": "{standard_error:.5f}",
                 f"ℓ, step {steps}": "{lengthscale:#.4g}",
-                "its last half": "{least_average:#.4g}",
+                "its last half": "{average:#.4g}",
             },
         )
         run.summary({"data": base.describe(data), **self.model.named(), **summary})
         require_finite(fits)
 
-    def _minima_of_the_expected_error(
-        self, results: base.Fits
-    ) -> tuple[list[dict[str, Any]], ak.Fit]:
-        """Returns a row for each size, and the fits by the expected hold-out error.
+    def _minima_of_the_expected_error(self, results: base.Fits) -> tuple[dict[str, Any], ak.Fit]:
+        """Returns columns of the table, and the fits by the expected hold-out error.
 
         A training has settled if its last lengthscale is as good as the minimum, within two
         standard errors of the difference over rows. `average`: of its last half.
@@ -125,14 +121,13 @@ class HoldOut(base.HoldOutStudy):
         draws = np.nanmean(after, axis=2)
         half = np.log(np.asarray(fits.history["lengthscale"]))[:, self.training.steps // 2 :]
         columns = {
-            "hold_out": sizes,
-            "lengthscale": self.model.shown(found.model.kernel.lengthscale),
-            "error": found.loss,
+            "minimum": self.model.shown(found.model.kernel.lengthscale),
+            "minimum_error": found.loss,
             "standard_error": np.std(draws, axis=1) / draws.shape[1] ** 0.5,
             "average": self.model.shown(np.exp(np.mean(half, axis=1))),
             "settled": np.nanmean(worse, axis=1) <= 2.0 * np.nanstd(worse, axis=1) / n**0.5,
         }
-        return base.tables_as_rows({"minima": columns})["minima"], found
+        return columns, found
 
     def _draw_fits_and_training(
         self, run: Run, results: base.Fits, minima: ak.Fit, rows: list[dict[str, Any]]
@@ -141,7 +136,7 @@ class HoldOut(base.HoldOutStudy):
         step; saves both figures in `run`. `rows`: those of the table.
         """
         data, fits = results.data, results.fits
-        sizes, lengths = ([row[key] for row in rows] for key in ("hold_out", "least_lengthscale"))
+        sizes, lengths = ([row[key] for row in rows] for key in ("hold_out", "minimum"))
         errors = np.asarray(base.leave_one_out_errors(minima.model, data.x, data.y))
         titles = [
             f"{size} held out: {verdict} (ℓ = {length:#.3g})"
