@@ -50,8 +50,8 @@ def test_configs_numbers_and_metrics_are_compared(runs, tmp_path, capsys):
     assert {key.split("/")[0] for key in arrays} == {"loss", "lengthscale"}
     path = arrays["lengthscale/1/hold_out 7"]
     np.testing.assert_array_equal(path[:, 0], [1, 2, 3, 4, 5])
-    own = np.load(runs / "fast" / "figures" / "training.npz")["lengthscale"]
-    np.testing.assert_allclose(path[:, 1], own[1], rtol=1e-6)
+    own = np.load(runs / "fast" / "figures" / "training.npz")["lengthscale"]  # and the end
+    np.testing.assert_allclose(path[:, 1], own[1][:-1], rtol=1e-6)
 
 
 @pytest.mark.slow
