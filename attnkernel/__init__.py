@@ -1,4 +1,16 @@
-"""Attention is kernel regression: one call, `attend`, and everything that is built on it."""
+"""Attention is kernel regression: one call, `attend`, and everything that is built on it.
+
+| to | names |
+|---|---|
+| sum | `attend`, `attention_weights`, `PerHead`; layers: `MultiheadAttention`, `SelfAttention` |
+| choose weights | kernels (`Gaussian`), priors (`Causal`), rules (`Softmax`), `methods` |
+| model | `KernelRegression`, `LocalLikelihood`, `AdditiveRegression`, ... `density` |
+| fit | `fit`, `fit_many`, `choose`; objectives: `LeaveOneOut`, `HoldOut`, `AICc`, ... |
+| say how certain | `bands`, `conformal`, `quantiles`, `noise_variance`, `summarise` |
+| draw, use elsewhere | `plot`, `sklearn`, `save`, `load` |
+
+More kernels are in `ak.kernels`, more priors in `ak.priors`, and so on: `help(ak.kernels)`.
+"""
 
 import importlib
 import typing
@@ -21,6 +33,7 @@ from . import (
     recurrent as recurrent,
     rules as rules,
 )
+from ._core import hints as _hints
 from ._core.compilation import cache_programs as cache_programs
 from ._core.parameters import fixed as fixed
 from ._core.saving import SavedFileError as SavedFileError, load as load, save as save
@@ -97,4 +110,11 @@ def __getattr__(name: str):
     """`attnkernel.plot` and `.sklearn` on first use: what they need is not imported before."""
     if name in ("plot", "sklearn"):
         return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = _hints.name_hint(name, {of: globals().get(of) for of in __dir__()})
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    """The public names, those on first use too."""
+    names = [name for name in globals() if not name.startswith("_")]
+    return sorted({*names, "plot", "sklearn"} - {"importlib", "typing"})

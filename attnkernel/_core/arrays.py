@@ -116,7 +116,11 @@ def inverse_or_zero(numbers: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def value_text(value: Any) -> str:
-    """Returns the value as an error quotes it: `np.int64(1)` as 1, in lists and tuples too."""
+    """Returns the value as an error quotes it: `np.int64(1)` as 1, in lists and tuples too; of an
+    array of many numbers, or a frame, the shape."""
+    shape = getattr(value, "shape", ())
+    if isinstance(shape, tuple) and math.prod(shape) > 8:
+        return f"{type(value).__name__} of shape {shape}"
     plain = jax.tree.map(
         lambda leaf: leaf.item() if isinstance(leaf, np.generic) else leaf,
         value,
@@ -320,6 +324,12 @@ def as_numpy_or_none(value: Any) -> np.ndarray | None:
         return None
 
 
+ADVICE_FOR_CLASSES = (
+    "Classes are predicted by attnkernel.sklearn.KernelClassifier, and the probability of one of "
+    "two by ak.LocalLikelihood with the labels (y == word).astype(float)."
+)
+
+
 def _objects_to_float64(name: str, x: np.ndarray) -> Float[np.ndarray, "..."]:
     """Returns an array of Python objects as float64; `ValueError`, with the name of the argument
     and the place of the first entry that is not a number."""
@@ -329,9 +339,10 @@ def _objects_to_float64(name: str, x: np.ndarray) -> Float[np.ndarray, "..."]:
             if not index:
                 raise ValueError(f"{name} must be numbers; got {value_text(value)}.")
             row = ", column ".join(map(str, index))
+            advice = "Names need codes 0, 1, ... and a categorical kernel."
             raise ValueError(
                 f"{name} must be numbers; row {row} (counted from 0) is {value_text(value)}. Drop "
-                f"or fill that row, or give names codes 0, 1, ... and a categorical kernel."
+                f"or fill that row. {ADVICE_FOR_CLASSES if name == 'y' else advice}"
             )
         out[index] = value
     return out

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .arrays import ADVICE_FOR_CLASSES
+
 Names = tuple[Hashable, ...]
 Categories = tuple[tuple[Hashable, ...] | None, ...]  # one per column; None: a numeric column
 
@@ -241,6 +243,8 @@ def _numeric_column_to_float64(column: Any, where: str) -> np.ndarray:
         'Turn names into categories with .astype("category") before the fit, for a categorical '
         "kernel such as ak.kernels.LiRacine."
     )
+    if where.endswith(" of y"):
+        advice = ADVICE_FOR_CLASSES
     if kind == "M":
         advice = "Subtract one of the dates, and divide by a unit: pandas.Timedelta(days=1)."
     elif _holds_numbers(column):

@@ -40,7 +40,7 @@ def require_parts(kernel: Any, prior: Any, rule: Any) -> None:
     for name, part, kind, example in (
         ("kernel", kernel, Kernel, "ak.Gaussian(0.3)"),
         ("rule", rule, Rule, "ak.Softmax()"),
-        ("prior", prior, Prior, "ak.priors.ExcludeSelf(), or None"),
+        ("prior", prior, Prior, "ak.Causal(), for an array ak.priors.MaskArray(mask), or None"),
     ):
         if not (part is None and name == "prior"):
             require_instance(name, getattr(part, "stack", part), kind, example)

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import require_finite
+from .._core.hints import explained
 from .._core.mesh_axes import vary_alike
 from .._core.tracing import stop_gradients
 from .._core.validation import require_bool, require_instance
@@ -53,6 +54,7 @@ def attend(
 ) -> tuple[Array, Array]: ...
 
 
+@explained
 def attend(
     q: ArrayLike,
     k: ArrayLike,

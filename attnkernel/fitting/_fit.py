@@ -17,7 +17,7 @@ from .._core.rows import parse_rows
 from .._core.validation import require_choice, require_instance, require_key
 from ..kernels import number_columns
 from ..models import DensityModel
-from ..objectives import LeaveOneOut, Objective, Sample, at_distinct_inputs
+from ..objectives import BY_NAME, LeaveOneOut, Objective, Sample, at_distinct_inputs
 from ._checkpoints import Checkpoints
 from ._chunks import History
 from ._fit_warnings import CostWarning, cost_warnings
@@ -33,7 +33,7 @@ def fit(
     x: ArrayLike | Any,
     y: ArrayLike | Any = None,
     *,
-    objective: Objective | None = None,
+    objective: Objective | str | None = None,
     optimizer: optax.GradientTransformation | None = None,
     steps: int | None = None,
     key: PRNGKeyArray | None = None,
@@ -78,7 +78,8 @@ def fit(
       kernels such as `ak.Gaussian(2.0).on("temperature")`, and predicts for frames. Columns of
       categories are fitted as their codes, from 0. A density, such as `KernelDensity`, has no
       labels: leave y out.
-    - `objective`: `LeaveOneOut()` (default), `HoldOut(h)`, or your own `Objective`.
+    - `objective`: `LeaveOneOut()` (default), `HoldOut(h)`, your own `Objective`, or a name:
+      "leave_one_out", "gcv", "aicc".
     - `optimizer`: any optax optimiser. Default: the search, for deterministic objectives only.
     - `steps`: the number of steps, at most. Required with `optimizer`. Default of the search: 100,
       and 40 for each further parameter.
@@ -156,6 +157,9 @@ def as_objective(objective: Any) -> Objective:
     """Returns the objective, `LeaveOneOut()` for None; `ValueError` for anything else."""
     if objective is None:
         return LeaveOneOut()
+    if isinstance(objective, str):
+        require_choice("objective", objective, tuple(BY_NAME))
+        return BY_NAME[objective]()
     require_instance("objective", objective, Objective, "ak.HoldOut(10) or ak.LeaveOneOut()")
     return objective
 

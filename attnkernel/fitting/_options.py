@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from .._core.arrays import is_concrete
+from .._core.arrays import is_concrete, value_text
 from .._core.validation import as_integer, require_function, require_instance
 from ..objectives import Objective
 from ._bounds import Box
@@ -68,7 +68,8 @@ def _require_types(model: Any, options: Options) -> None:
     if isinstance(model, type) or not callable(model):
         raise ValueError(
             f"model must be called as model(x_new, x, y, prior=...), such as "
-            f"ak.KernelRegression(ak.Gaussian(0.3)); got {model!r}."
+            f"ak.KernelRegression(ak.Gaussian(0.3)), and comes first, ak.fit(model, x, y); got "
+            f"{value_text(model)}."
         )
     optimizer, bounds = options.optimizer, options.bounds
     if optimizer is not None and not all(hasattr(optimizer, part) for part in ("init", "update")):

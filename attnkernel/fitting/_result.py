@@ -12,6 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from .._core import hints
 from .._core.arrays import as_points, as_real_array, index_on_host, is_concrete, require_finite
 from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
 from .._core.rows import Rows, require_category_codes
@@ -121,6 +122,10 @@ class Fit(eqx.Module):
         categories = x_categories and tuple(each and tuple(each) for each in x_categories)
         parts: dict[str, Any] = {"x_names": tuple(x_names), "x_categories": categories}
         return dataclasses.replace(self, **parts, y_name=y_name)
+
+    def __getattr__(self, name: str):
+        hint = f": {hints.ATTRIBUTES[name]}" if name in hints.ATTRIBUTES else ""
+        raise AttributeError(f"Fit has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:
         loss = self.loss

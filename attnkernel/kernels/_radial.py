@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray, is_concrete, precise_matmul
+from .._core.hints import explained
 from .._core.parameters import Fixed, Free, Number, Parameter, as_trained, constant, fixed
 from ._base import Inputs, Keys, PointBoxes, Queries, Scores
 from ._distances import as_row, pairwise_squares, scaled_squares
@@ -84,6 +85,7 @@ class Radial(Scaled):
 
     metric_parameter: Metric | None
 
+    @explained
     def __init__(self, lengthscale: Number = 1.0, *, metric: Number | None = None):
         super().__init__(lengthscale)
         if metric is not None and self.lengthscale_parameter.shape:

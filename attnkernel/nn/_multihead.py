@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import as_float_dtype, wider_dtype
+from .._core.hints import explained
 from .._core.validation import is_real_number, require_function, require_instance, require_key
 from ..attention import Auto, PerHead, as_order, attention_weights, task_of
 from ..kernels import DotProduct, Features, Kernel
@@ -101,6 +102,7 @@ class MultiheadAttention(HeadsLayer):
     order: int = eqx.field(static=True)
     ridge: float = eqx.field(static=True)
 
+    @explained
     def __init__(
         self,
         num_heads: int,

@@ -438,7 +438,8 @@ class Not(Mask):
 
 def require_prior(name: str, prior: Any) -> None:
     """Raise `ValueError` unless it is a prior, or an `ak.PerHead` of priors."""
-    require_instance(name, getattr(prior, "stack", prior), Prior, "ak.Causal()")
+    example = "ak.Causal(), or for an array ak.priors.MaskArray(mask)"
+    require_instance(name, getattr(prior, "stack", prior), Prior, example)
 
 
 def _is_additive(prior: Any) -> bool:

@@ -15,7 +15,14 @@ import attnkernel as ak
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "attnkernel"
+X = np.linspace(0.0, 1.0, 7)[:, None]
+MODEL = ak.KernelRegression(ak.Gaussian(0.3))
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def mcycle():
+    data = ak.data.load("mcycle")
+    return data.x, data.y
 
 
 def run(*command):
@@ -75,3 +82,22 @@ def test_the_compiler_adds_products_rightly():
     a, b = rng.normal(size=(3, 1, 20_000)), rng.normal(size=(3, 2, 20_000))
     ours = jax.jit(lambda a, b: jnp.sum(a * b, axis=0))(a.astype(np.float32), b.astype(np.float32))
     np.testing.assert_allclose(ours, np.sum(a * b, axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda: ak.RBF, "try ak.Gaussian"),
+        (lambda: ak.Matern32, "try ak.kernels.Matern32"),
+        (lambda: ak.KernelRegresion, "try ak.KernelRegression"),
+        (lambda: ak.attend(X, X, X, kernel=ak.Gaussian(), mask=None), "MaskArray"),  # pyright: ignore[reportCallIssue]
+        (lambda: ak.Gaussian(bandwidth=0.3), "lengthscale"),  # pyright: ignore[reportCallIssue]
+        (lambda: ak.attend(X, X, X, kernel=ak.Gaussian(), prior=X > 0), "MaskArray"),
+        (lambda: ak.fit(X, X[:, 0], MODEL), r"ak.fit\(model, x, y\)"),
+        (lambda: ak.fit(MODEL, *mcycle(), objective="gcv", starts=1).predict, r"fit\(x_new\)"),
+        (lambda: ak.fit(MODEL, X, np.array(list("abcdefg"))), "KernelClassifier"),
+    ],
+)
+def test_what_newcomers_ask_for_is_answered_by_the_right_word(as_users_run_it, ask, answer):
+    with pytest.raises((AttributeError, TypeError, ValueError), match=answer):
+        ask()

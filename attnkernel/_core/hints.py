@@ -1,0 +1,59 @@
+"""What newcomers ask for by the names of other libraries, in the words of this one."""
+
+import difflib
+import functools
+from collections.abc import Callable, Mapping
+from inspect import ismodule, signature
+from typing import Any, TypeVar, cast
+
+Function = TypeVar("Function", bound=Callable)
+
+# in lower case
+NAMES = {
+    "rbf": "ak.Gaussian",
+    "squaredexponential": "ak.Gaussian",
+    "nadarayawatson": "ak.KernelRegression",
+    "locallinear": "ak.KernelRegression(kernel, order=1)",
+    "loess": "ak.KernelRegression(kernel, order=1)",
+    "lowess": "ak.KernelRegression(kernel, order=1)",
+    "kde": "ak.density, or the model ak.KernelDensity",
+    "scaled_dot_product_attention": "ak.attend(q, k, v, kernel=ak.DotProduct())",
+    "predict": "the call of a fit, fit(x_new)",
+}
+ARGUMENTS = {
+    "mask": "a mask is a prior, prior=ak.priors.MaskArray(mask)",
+    "attn_mask": "a mask is a prior, prior=ak.priors.MaskArray(mask)",
+    "causal": "a causal mask is a prior, prior=ak.Causal()",
+    "is_causal": "a causal mask is a prior, prior=ak.Causal()",
+    "bandwidth": "a bandwidth is the lengthscale of a kernel, ak.Gaussian(lengthscale=0.3)",
+    "length_scale": "the word is lengthscale=",
+    "scale": "scores are divided by a temperature, rule=ak.Softmax(temperature=2.0)",
+    "bias": "a bias of scores is a prior, such as ak.priors.BiasTable",
+}
+ATTRIBUTES = {
+    "predict": "call the fit itself, fit(x_new)",
+    "lengthscale": "it is fit.model.kernel.lengthscale",
+    "summary": "the report is ak.summarise(fit)",
+    "plot": "the figure is ak.plot.fit(fit)",
+}
+
+
+def explained(function: Function) -> Function:
+    """A decorator: an argument that other libraries have is refused with the word for it here."""
+    foreign = ARGUMENTS.keys() - signature(function).parameters.keys()
+
+    @functools.wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        for name in foreign & given.keys():
+            raise TypeError(f"{function.__qualname__} takes no {name!r}: {ARGUMENTS[name]}.")
+        return function(*args, **given)
+
+    return cast(Function, call)
+
+
+def name_hint(name: str, public: Mapping[str, Any]) -> str:
+    """Returns where a name that the package does not have is found, or the nearest one."""
+    homes = [f"ak.{at}.{name}" for at, of in public.items() if ismodule(of) and hasattr(of, name)]
+    near = [f"ak.{one}" for one in difflib.get_close_matches(name, public, n=1, cutoff=0.7)]
+    found = [NAMES[name.lower()]] if name.lower() in NAMES else homes + near
+    return f": try {found[0]}" if found else ""
