@@ -209,9 +209,13 @@ def package_versions(packages: Sequence[str]) -> dict[str, str | None]:
 def _read_header_and_payload(path: Path) -> tuple[dict[str, Any], bytes]:
     """Returns the header of a saved file and the bytes of its arrays; `SavedFileError` unless the
     format is known and both match their checksums."""
+    if path.exists() and not path.is_file():  # a pipe may have no end
+        raise SavedFileError(f"{path} is no regular file.")
     try:
         with path.open("rb") as file:
             first_line = file.read(len(FORMAT_LINE))
+            if first_line == FORMAT_LINE.replace(b"\n", b"\r"):
+                raise SavedFileError(f"{path} is damaged: its line ends were changed.")
             if first_line != FORMAT_LINE:
                 is_ours = first_line.startswith(FORMAT_LINE.split()[0])
                 newer = "of another format than 1: use a newer attnkernel"

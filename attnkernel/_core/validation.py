@@ -126,7 +126,7 @@ def require_function(name: str, value: Any) -> None:
 
 def as_path(name: str, path: Any) -> Path:
     """Returns the path of a file, given as a path or a string."""
-    if not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | os.PathLike) or "\0" in str(path):
         raise ValueError(f"{name} must be the path of a file; got {value_text(path)}.")
     return Path(path)
 

@@ -1,5 +1,6 @@
 """The parts of configs: data, model and training, and what each of them makes."""
 
+import dataclasses
 import functools
 from typing import Annotated, Any, Literal, get_args
 
@@ -109,9 +110,19 @@ class Csv(Part):
             categories = {c: words and list(map(str, words)) for c, words in categories.items()}
         options = self.model_dump(exclude={"source", "path", "categories"})
         with jax.ensure_compile_time_eval():
-            return ak.data.read_csv(
+            data = ak.data.read_csv(
                 self.path, categories=categories, find_categories=True, **options
             )
+        inputs = tuple(map(printable, data.x_names))
+        words = tuple(levels and tuple(map(printable, levels)) for levels in data.categories)
+        label = printable(data.y_name)
+        return dataclasses.replace(data, x_names=inputs, y_name=label, categories=words)
+
+
+def printable(text: str) -> str:
+    """Returns a name of a file as a terminal and a page may show it: control characters, and those
+    that change the direction of writing, as their codes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 Data = Annotated[Heteroskedastic | Bundled | Csv, Field(discriminator="source")]

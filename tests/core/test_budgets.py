@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_303, "experiments": 13_301, "tests": 20_837}
+CODE_LINES = {"attnkernel": 18_307, "experiments": 13_310, "tests": 20_850}
 FILES = 170
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside

@@ -250,6 +250,10 @@ def test_a_link_is_followed_and_a_device_is_left_alone(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # as a device: no regular file
     with pytest.raises(OSError, match="no regular file"):
         ak.save(tmp_path / "pipe", ak.Gaussian(1.0))
+    assert_not_loaded("no regular file", tmp_path / "pipe")
+    assert_raises("the path of a file; got 'a", ak.load, "a\0b")
+    (tmp_path / "m").write_bytes((tmp_path / "m").read_bytes().replace(b"\n", b"\r\n"))
+    assert_not_loaded("line ends were changed", tmp_path / "m")
 
 
 @pytest.mark.parametrize("size", [2**24 + 1, 60 * 2**20])

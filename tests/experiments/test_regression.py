@@ -24,6 +24,7 @@ import attnkernel as ak
 from experiments.__main__ import main
 from experiments.config import formula
 from experiments.config.loading import ConfigError
+from experiments.config.schema import Csv
 from experiments.reports.dependence import blocked_objective, notes_of_dependence, time_column
 from experiments.reports.effects import table_of_values
 from experiments.runs.output_log import OutputLog
@@ -177,6 +178,15 @@ def test_constant_columns_and_words_among_numbers_are_refused_with_what_to_write
     (home / "word.csv").write_text("size,y\n1,2\n2,3\nlarge,4\n5,7\n")
     error = error_of("fit", "word.csv", "y ~ size")
     assert "got 'large'. Correct that cell. Try --category size." in error
+
+
+def test_control_characters_of_a_file_are_shown_as_their_codes(tmp_path):
+    names = ["width\x1b[31m", "kind", "\u202elabel"]
+    rows = [[f"{i}", "ab\x07"[i % 2 :: 2], f"{i * i}"] for i in range(9)]
+    (tmp_path / "odd.csv").write_text("\n".join(map(",".join, [names, *rows])))
+    data = Csv(source="csv", path=str(tmp_path / "odd.csv"), x=names[:2], y=names[2]).load(None)
+    assert data.x_names == (r"width\x1b[31m", "kind")
+    assert (data.y_name, data.categories) == (r"\u202elabel", (None, (r"a\x07", "b")))
 
 
 def test_each_column_has_the_kernel_of_its_kind(x64):
