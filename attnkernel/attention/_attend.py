@@ -3,6 +3,8 @@
 Beside it are the weights themselves, and the softmax state, which is merged over sets of keys.
 """
 
+from __future__ import annotations
+
 from typing import Any, Literal, overload
 
 import equinox as eqx

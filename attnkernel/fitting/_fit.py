@@ -1,6 +1,8 @@
 """`fit`: any model, any objective, any optax optimiser or the default search; `fit_many`: several
 fits in one compiled program, each as `fit` would do it."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -11,6 +11,8 @@ $$ g^{-1}\big( \hat\eta(x) \pm c\, \mathrm{se}(x) \big), \qquad
 $\ell_j$ is the influence of label j on $\hat\eta$ (`InfluenceSums`).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal, get_args
