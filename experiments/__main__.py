@@ -50,7 +50,7 @@ def _flag(name: str, help: str) -> Argument:
 
 
 QUIET = _flag("--quiet", "print nothing but errors")
-KERNELS = _path("--kernels", "run it: its kernels may be named", "FILE.py")
+KERNELS = _path("--kernels --studies", "run it: its kernels and studies may be named", "FILE.py")
 CONFIG = [
     KERNELS,
     _path("config", "a YAML file", "CONFIG"),
@@ -162,7 +162,7 @@ def make_parser() -> argparse.ArgumentParser:
     for name, (what, arguments) in COMMANDS.items():
         command = commands.add_parser(name, help=what)
         for argument, given in arguments:
-            command.add_argument(argument, **given)
+            command.add_argument(*argument.split(), **given)
     return parser
 
 

@@ -1,7 +1,8 @@
 """The kernels that a config may name: those with a lengthscale, and the user's own.
 
 A config names no file and runs no code. What a name beyond the built-in ones means is the user's
-word: `experiments.register("mine", Mine)` in Python, `--kernels FILE.py` on the command line.
+word: `experiments.register("mine", Mine)` in Python, `--kernels FILE.py` on the command line, or
+`--studies FILE.py`, which is the same: the file may define both.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from typing import Any
 
 import attnkernel as ak
 
+from . import registry
 from .errors import nearest
 from .plain_yaml import ConfigError
 
@@ -56,11 +58,12 @@ def register(name: str, kernel: type[Scaled]) -> None:
 
 
 def load(path: Path) -> None:
-    """Runs a file of Python, and registers the kernels that it defines by their names.
+    """Runs a file of Python, and registers the kernels and studies that it defines by their names.
 
-    `class RoundTop(ak.kernels.Scaled)` is `round_top`.
+    `class RoundTop(ak.kernels.Scaled)` is `round_top`; a study is a subclass of
+    `experiments.studies.Study`, named by its field `study`.
 
-    **Raises:** `ConfigError` if it cannot be run, or there is no kernel in it.
+    **Raises:** `ConfigError` if it cannot be run, or there is neither in it.
     """
     known = dict(KERNELS)
     place = f"--kernels {path}"
@@ -75,17 +78,20 @@ def load(path: Path) -> None:
     except (Exception, SystemExit) as error:
         said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         raise ConfigError(f"{place}: cannot be run: {said}") from None
-    mine = [kernel for kernel in vars(module).values() if _is_kernel_class(kernel)]
+    own = [one for one in vars(module).values() if getattr(one, "__module__", "") == spec.name]
+    studies = [one for one in own if "study" in getattr(one, "model_fields", {})]
     try:
-        for kernel in mine:
-            if kernel.__module__ == spec.name and kernel not in KERNELS.values():
+        for kernel in filter(_is_kernel_class, own):
+            if kernel not in KERNELS.values():
                 register(name_of(kernel), kernel)
+        for study in studies:
+            registry.register(study)
     except ValueError as error:
         raise ConfigError(f"{place}: {error}") from None
-    if known == KERNELS:
+    if known == KERNELS and not studies:
         raise ConfigError(
             f"{place}: there is no kernel in it: expected a class that is an ak.kernels.Scaled, "
-            f"with a log_pair"
+            f"with a log_pair; or a study, an experiments.studies.Study"
         )
 
 
@@ -104,29 +110,27 @@ def require_known(name: str, *more: str) -> str:
 
 
 def user_kernel(study: Any) -> dict[str, str]:
-    """The user's kernel that a study names, and a digest of the file that it is from."""
-    name = _name_of_user_kernel(study)
-    if name is None:
-        return {}
+    """The user's study, or the user's kernel that a study names, and a digest of the file that it
+    is from."""
     text = source_of_kernel(study)  # none: typed into a notebook or a shell
-    return {name: "of no file" if text is None else hashlib.sha256(text).hexdigest()}
+    digest = "of no file" if text is None else hashlib.sha256(text).hexdigest()
+    return dict.fromkeys(_user_classes(study), digest)
 
 
 def source_of_kernel(study: Any) -> bytes | None:
-    """The file of the user's kernel that a study names; None without one."""
-    name = _name_of_user_kernel(study)
-    if name is None:
-        return None
+    """The file of the user's study, or of the user's kernel; None without one."""
     try:
-        return Path(inspect.getfile(KERNELS[name])).read_bytes()
+        return Path(inspect.getfile(*_user_classes(study).values())).read_bytes()
     except (OSError, TypeError):
         return None
 
 
-def _name_of_user_kernel(study: Any) -> str | None:
-    """Returns the name of the kernel of a study, if a user has registered it."""
+def _user_classes(study: Any) -> dict[str, type]:
+    """Returns the class of a study, or else of its kernel, by name, if a user has registered it."""
+    if type(study) in registry.OWN.values():
+        return {study.study: type(study)}
     name = getattr(getattr(study, "model", None), "kernel", None)
-    return None if name in BUILT_IN or name not in KERNELS else name
+    return {} if name in BUILT_IN or name not in KERNELS else {name: KERNELS[name]}
 
 
 def _is_kernel_class(value: Any) -> bool:

@@ -25,12 +25,15 @@ temperature test_time_regression zoo
 """
 _NAMES = _LISTED.split()
 _BENCHMARKS = ("million", "peers")  # beside those whose names say so
+OWN: dict[str, "type[Study]"] = {}  # the user's, by `register`
 
 
 class _Studies(Mapping[str, "type[Study]"]):
     """The class of each study; its module is imported as it is asked for."""
 
     def __getitem__(self, name: str) -> "type[Study]":
+        if name in OWN:
+            return OWN[name]
         if name not in _NAMES:
             raise KeyError(name)
         module = name.removeprefix("bench_")
@@ -42,13 +45,26 @@ class _Studies(Mapping[str, "type[Study]"]):
         raise LookupError(f"no class of experiments/{room}/{module}.py is the study {name}")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_NAMES)
+        return iter([*_NAMES, *OWN])
 
     def __len__(self) -> int:
-        return len(_NAMES)
+        return len(_NAMES) + len(OWN)
 
 
 STUDIES = _Studies()
+
+
+def register(kind: "type[Study]") -> None:
+    """Lets configs say `study: NAME`, the one value of the field `study` of a class.
+
+    **Raises:** `ValueError` for a field of another type, and for the name of a study of ours.
+    """
+    names = get_args(kind.model_fields["study"].annotation)
+    if len(names) != 1 or names[0] in _NAMES:
+        raise ValueError(
+            f'{kind.__name__} needs the field study: Literal["NAME"], of a name that is not taken'
+        )
+    OWN[names[0]] = kind
 
 
 def json_schema() -> dict[str, Any]:

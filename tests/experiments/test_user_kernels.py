@@ -13,6 +13,7 @@ import attnkernel as ak
 import experiments
 from experiments.__main__ import main
 from experiments.config.kernels import BUILT_IN, KERNELS
+from experiments.config.registry import OWN
 from experiments.runs.directory import Run
 from experiments.runs.runner import load
 
@@ -39,11 +40,28 @@ MINE = "import jax.numpy as jnp\nimport attnkernel as ak\n\n" + inspect.getsourc
 FILES = {f"{name}.yaml": text for name, text in CONFIGS.items()} | {"mine.py": MINE}
 
 
+STUDY = """\
+from typing import Literal
+from experiments.studies import Study
+
+class Squares(Study):
+    study: Literal["squares"]
+    value: float = 2.0
+
+    def compute(self, key, monitor=None):
+        return self.value**2
+
+    def report(self, results, run):
+        run.summary({"square": results})
+"""
+
+
 @pytest.fixture(autouse=True)
 def forget_kernels():
-    """Removes the kernels that a test registers."""
+    """Removes the kernels and studies that a test registers."""
     known = dict(KERNELS)
     yield
+    OWN.clear()
     KERNELS.clear()
     KERNELS.update(known)
 
@@ -284,3 +302,24 @@ def test_sweep_of_kernels(capsys):
     capsys.readouterr()
     assert main([*command[:-1], "--out", "together"]) == 0
     assert "4 members, 4 of this shard, 2 of them to do" in capsys.readouterr().out
+
+
+# --- studies by a file ---
+
+
+def test_a_study_by_a_file_is_run_reproduced_and_swept(home, capsys):
+    (home / "own.py").write_text(STUDY)
+    (home / "squares.yaml").write_text("study: squares\n")
+    by_file = ("--studies", "own.py")
+    assert run("squares", "value=3", *by_file)["square"] == 9.0
+    assert Path("out/kernels.py").read_text() == STUDY
+    assert main(["reproduce", "out", "--quiet", *by_file]) == 0
+    assert main(["sweep", "squares.yaml", "value=1,5", "--out", "many", *by_file]) == 0
+    assert read_json("many/summary.json")["groups"][1]["numbers"]["square"]["mean"] == 25.0
+    OWN.clear()
+    capsys.readouterr()
+    assert main(["run", "squares.yaml"]) == 2
+    assert "study: unknown name 'squares'" in capsys.readouterr().err
+    (home / "own.py").write_text(STUDY.replace('"squares"', '"holdout"'))
+    assert main(["run", "squares.yaml", *by_file]) == 2
+    assert "Squares needs the field study: Literal" in capsys.readouterr().err
