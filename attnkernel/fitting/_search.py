@@ -25,7 +25,7 @@ from .._core.compilation import SMALL_PROGRAM_OPTIONS, can_use_options
 from ..objectives import Sample
 from ._bfgs import Bfgs
 from ._bounds import Box
-from ._chunks import History, Record, join_history, run_chunks
+from ._chunks import History, Record, run_chunks
 from ._options import Options
 from ._problem import Problem, flat_rows, take, unravel_rows, vmap_over_fits
 
@@ -194,23 +194,17 @@ class Searches(NamedTuple):
         `followed`: which searches are returned, and shown to the callback. Default: all.
         `keeps_lowest`: whether the higher ones are stopped on the way, by `_stop_highest`.
         """
-        histories, callback, steps = [], self.options.callback, self.options.steps
-        begin, end = state.z, state
 
         def advance(state: Bfgs, steps: int) -> tuple[Bfgs, History]:
             state, history = self.advance(state, steps)
+            history = history if followed is None else take(followed, jax.device_get(history))
             return _stop_highest(state) if keeps_lowest else state, history
 
-        chunks = run_chunks(
-            advance, state, steps=steps, chunk=self._steps_per_call(), is_finished=_all_stopped
-        )
-        for done, end, history in chunks:  # noqa: B007
-            histories.append(history if followed is None else take(followed, history))
-            if callback is not None:
-                callback(done, histories[-1])
+        begin, options = state.z, self.options._replace(chunk=self._steps_per_call())
+        end, history = run_chunks(advance, state, options, _all_stopped)
         if followed is not None:  # on the host: nothing is compiled
             begin, end = take(followed, jax.device_get((begin, end)))
-        return SearchResult(begin, end, join_history(histories, axis=state.steps.ndim))
+        return SearchResult(begin, end, history)
 
     def run_lowest(self) -> SearchResult:
         """Runs the searches from the first point and from the lowest other ones.
