@@ -152,13 +152,8 @@ def attention_weights(
     assert jnp.allclose(weights.sum(axis=1), 1.0)
     ```
     """
-    (queries, keys, _), task = check_arguments(q, k, k, kernel, prior, rule)
-    require_finite("q", queries)
-    require_finite("k", keys)
-    parts, *points = vary_alike(
-        _cast_floating_arrays(((kernel, prior, rule), queries, keys), task.dtype)
-    )
-    return jit_if_pure(_weights_over_batch, (parts,), *points).astype(queries.dtype)
+    dtype, (_, _, parts), (*points, _) = _check_call(q, k, k, kernel, prior, rule, Dense())
+    return jit_if_pure(_weights_over_batch, (parts,), *points).astype(dtype)
 
 
 def softmax_state(
