@@ -291,4 +291,6 @@ def _restart_at_sample_minima(
         else:
             found = searches.has_minimum(take(i, params), same_minimum)
             followed[i] = i if found else order[0]
-    return end.restart()._replace(converged=followed != np.arange(len(ends))), followed
+    # all rows have a similar curvature
+    begin = Bfgs.start(end.z)._replace(inverse=end.inverse, has_curvature=end.has_curvature)
+    return begin._replace(converged=followed != np.arange(len(ends))), followed
