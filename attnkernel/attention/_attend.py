@@ -3,7 +3,7 @@
 Beside it are the weights themselves, and the softmax state, which is merged over sets of keys.
 """
 
-from typing import Any, Literal, overload
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -26,34 +26,6 @@ from ._jit import jit_if_pure
 from ._per_head import KernelPriorRule, PerHead, first_head, has_heads, map_batch
 
 
-@overload
-def attend(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    kernel: Kernel | PerHead,
-    prior: Prior | PerHead | None = ...,
-    rule: Rule | PerHead = ...,
-    method: Method = ...,
-    return_log_mass: Literal[False] = ...,
-) -> Array: ...
-
-
-@overload
-def attend(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    kernel: Kernel | PerHead,
-    prior: Prior | PerHead | None = ...,
-    rule: Rule | PerHead = ...,
-    method: Method = ...,
-    return_log_mass: Literal[True],
-) -> tuple[Array, Array]: ...
-
-
 @explained
 def attend(
     q: ArrayLike,
@@ -65,7 +37,7 @@ def attend(
     rule: Rule | PerHead = Softmax(),
     method: Method = Auto(),
     return_log_mass: bool = False,
-) -> Array | tuple[Array, Array]:
+) -> Any:
     r"""Kernel regression; equivalently, attention.
 
     $$ \mathrm{attend}(q)_i = \frac{\sum_j w_{ij}\, v_j}{\sum_j w_{ij}}, \qquad
