@@ -92,12 +92,6 @@ CHUNK_STEPS = 20  # between looks at whether all searches have stopped
 SAMPLE_STEPS, SAMPLE_STEPS_PER_PARAMETER = 30, 15
 
 
-def count_points(starts: int, parameters: int) -> int:
-    """Returns how many points are evaluated to choose this number of starts."""
-    points_per_start = 4  # at least
-    return max(points_per_start * starts, min(32 * parameters, 256))
-
-
 class SearchResult(NamedTuple):
     """Where searches began, where they ended, and their histories of steps."""
 

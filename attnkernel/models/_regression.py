@@ -264,8 +264,8 @@ class Derivative(RowsRegression):
     def evaluate(
         self, prior: Prior | None, q: NewInputs, rows: Rows
     ) -> tuple[Predictions, DataSupport]:
-        out, local = self.fitted(q, rows.x, rows.y, with_weights(prior, rows))
-        return rows.shaped(out), support_of(local)
+        found = self.estimate(q, rows, prior=prior)
+        return found.value, found.support
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """Those of the model."""
