@@ -25,7 +25,6 @@ from ..fitting import Fit
 from ..inference import (
     Clusters,
     RowVariance,
-    cluster_errors,
     padded_rows,
     require_smoother_fit,
 )
@@ -223,7 +222,7 @@ def _average_slopes(
         variance = precise_matmul(influence**2, rule(squares))[:, 0]
         half_width = norm.ppf(0.5 + 0.5 * level)
     else:
-        parts, half_width = influence.T * cluster_errors(rule, clusters), clusters.half_width
+        parts, half_width = influence.T * clusters.errors(rule), clusters.half_width
         sums = jax.ops.segment_sum(parts, clusters.codes, clusters.count)
         variance = jnp.sum(sums**2, axis=0)
     error = jnp.sqrt(variance)

@@ -37,7 +37,7 @@ from ._band_table import (
     bias_corrected,
     critical_value,
 )
-from ._clusters import Clusters, cluster_errors
+from ._clusters import Clusters
 from ._variance import ESTIMATORS, RowVariance, padded_rows, require_smoother_fit
 
 
@@ -216,7 +216,7 @@ def compute_linear_bands(
         found, half_width = squares[:, 1:], critical_value(level, rows, simulation, noise_and_error)
     else:
         predict = lambda v: curve.estimate(at, rows.with_labels(v)).value  # noqa: E731
-        found = clusters.sum_of_squares(predict, cluster_errors(rule, clusters))
+        found = clusters.sum_of_squares(predict, clusters.errors(rule))
         half_width = clusters.half_width
     error = jnp.where(unknown[:, None], jnp.nan, jnp.sqrt(found)).reshape(centre.shape)
     width = half_width * error

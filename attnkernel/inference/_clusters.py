@@ -87,16 +87,15 @@ class Clusters(eqx.Module):
 
         return jnp.sum(jax.lax.map(of_chunk, jnp.arange(0, self.count, size)), axis=0)
 
-
-def cluster_errors(rule: RowVariance, clusters: Clusters) -> Float[Array, "n out"]:
-    """Returns the errors of labels whose sums over clusters are squared, times their factor."""
-    rows = rule.rows
-    if rule.noise != "rows":
-        factor = clusters.factor(jnp.sum(rule.weights > 0), jnp.sum(rule.leverage))
-        residuals, factors = rule.residuals(rule.model.estimate(None, rows))
-        return residuals * jnp.sqrt(factors * factor)
-    prior = OtherFolds(clusters.codes)
-    others = rule.model(rows.x, rows.x, rows.y, prior=prior, **rows.kwargs)
-    # where no other cluster is in reach the prediction is the mean of all labels
-    mean = jnp.mean(rows.y, axis=0, keepdims=True)
-    return rows.y - jnp.where(jnp.isnan(others), mean, others)
+    def errors(self, rule: RowVariance) -> Float[Array, "n out"]:
+        """Returns the errors of labels whose sums over clusters are squared, times their factor."""
+        rows = rule.rows
+        if rule.noise != "rows":
+            factor = self.factor(jnp.sum(rule.weights > 0), jnp.sum(rule.leverage))
+            residuals, factors = rule.residuals(rule.model.estimate(None, rows))
+            return residuals * jnp.sqrt(factors * factor)
+        prior = OtherFolds(self.codes)
+        others = rule.model(rows.x, rows.x, rows.y, prior=prior, **rows.kwargs)
+        # where no other cluster is in reach the prediction is the mean of all labels
+        mean = jnp.mean(rows.y, axis=0, keepdims=True)
+        return rows.y - jnp.where(jnp.isnan(others), mean, others)
