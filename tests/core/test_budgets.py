@@ -12,8 +12,8 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_303, "experiments": 13_301, "tests": 20_837}
-FILES = 170
+CODE_LINES = {"attnkernel": 18_143, "experiments": 13_301, "tests": 20_836}
+FILES = 168
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
