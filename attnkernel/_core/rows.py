@@ -189,12 +189,6 @@ def _require_same_rows(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
         )
 
 
-def as_variances(variance: ArrayLike) -> Float[Array, "n columns"]:
-    """Returns the variances of labels, shape (n,) or (n, columns), as columns."""
-    array = as_real_array("variance", variance)
-    return array[:, None] if array.ndim == 1 else array
-
-
 def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."] | Bool[Array, "..."]:
     """Returns weights in float32 at least; `ValueError` unless their sums hold in that dtype.
 

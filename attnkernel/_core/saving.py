@@ -140,12 +140,13 @@ def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> 
         raise ValueError("Cannot save traced arrays: call `ak.save` outside jit, vmap and grad.")
     contiguous = [np.asarray(array, order="C") for _, array in arrays]
     payload = b"".join(array.tobytes() for array in contiguous)
+    kinds = {jax.Array: "jax", np.generic: "scalar", np.ndarray: "numpy"}
     leaves = [
         {
             "path": place,
             "shape": list(np.shape(array)),
             "dtype": array.dtype.name,
-            "kind": _array_kind(original),
+            "kind": next(name for kind, name in kinds.items() if isinstance(original, kind)),
         }
         for (place, original), array in zip(arrays, contiguous, strict=True)
     ]
@@ -268,13 +269,6 @@ def _parse_shape(entry: dict[str, Any]) -> tuple[int, ...]:
     if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
         raise ValueError(f"{entry['path']} has {str(shape)[:80]}, which is no shape of an array")
     return shape
-
-
-def _array_kind(array: Any) -> str:
-    """Returns "jax" for an array of JAX, "numpy" for one of NumPy, "scalar" for a NumPy scalar."""
-    if isinstance(array, jax.Array):
-        return "jax"
-    return "scalar" if isinstance(array, np.generic) else "numpy"
 
 
 def _restore_array_kind(path: Path, array: np.ndarray, entry: dict[str, Any]) -> Any:

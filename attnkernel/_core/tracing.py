@@ -4,31 +4,35 @@ Symbolic sizes are those that `jax.export` traces with, for programs of any size
 `int` for a size of either kind, as the shapes of JAX do.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array
 
 
-@jax.custom_batching.custom_vmap
-def any_in_batch(needed: Bool[Array, ""]) -> Bool[Array, ""]:
-    """Whether any batch element needs a branch that is correct, if slower, for all of them.
+def over_batch(reduce: Callable[..., Array]) -> Callable[[Array], Array]:
+    """Returns the identity that under `vmap` reduces the batch, along axis 0, to one result.
 
-    Under `vmap` the result is not batched, so that a `cond` on it stays a `cond`: with a batched
-    predicate JAX runs both branches.
+    The result has no batch axis, so that a `cond` on it stays a `cond`: with a batched predicate
+    JAX runs both branches. It has no derivative.
     """
-    return needed
+
+    @jax.custom_batching.custom_vmap
+    def reduced(value: Array) -> Array:
+        return value
+
+    @reduced.def_vmap
+    def _(size: int, batched: list[bool], values: Array) -> tuple[Array, bool]:
+        return reduced(reduce(values, axis=0)), False
+
+    return reduced
 
 
-@any_in_batch.def_vmap
-def _any_in_batch_vmap(
-    size: int, batched: list[bool], needed: Bool[Array, " batch"]
-) -> tuple[Array, bool]:
-    """Returns whether any element of `needed` is true, and False: the result has no batch axis.
-    JAX calls it under `vmap`, with the batch size and which arguments are batched."""
-    return any_in_batch(jnp.any(needed)), False
+# whether any batch element needs a branch that is correct, if slower, for all of them
+any_in_batch = over_batch(jnp.any)
 
 
 NO_SYMBOLIC_SIZES = (

@@ -11,7 +11,7 @@ from .._core.arrays import as_real_array, wider_dtype
 from .._core.parameters import require_single
 from .._core.validation import require_instance
 from ..kernels import Kernel
-from ..methods import Task
+from ..methods import Method, Task
 from ..priors import Prior
 from ..rules import Rule
 from ._per_head import KernelPriorRule, batch_shape, first_head
@@ -35,14 +35,16 @@ def check_arguments(
     return (q, k, v), task_of(q, k, v, *map(first_head, parts), degree=degree)
 
 
-def require_parts(kernel: Any, prior: Any, rule: Any) -> None:
-    """Raises `ValueError` unless each, or its `PerHead`, has its class; a prior may be None."""
+def require_parts(kernel: Any, prior: Any, rule: Any, method: Any = None) -> None:
+    """Raises `ValueError` unless each, or its `PerHead`, has its class; a prior and a method may be
+    None."""
     for name, part, kind, example in (
         ("kernel", kernel, Kernel, "ak.Gaussian(0.3)"),
         ("rule", rule, Rule, "ak.Softmax()"),
         ("prior", prior, Prior, "ak.Causal(), for an array ak.priors.MaskArray(mask), or None"),
+        ("method", method, Method, "ak.attention.Auto()"),
     ):
-        if not (part is None and name == "prior"):
+        if not (part is None and name in ("prior", "method")):
             require_instance(name, getattr(part, "stack", part), kind, example)
 
 

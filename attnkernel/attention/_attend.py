@@ -5,7 +5,7 @@ Beside it are the weights themselves, and the softmax state, which is merged ove
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -28,34 +28,6 @@ from ._jit import jit_if_pure
 from ._per_head import KernelPriorRule, PerHead, first_head, has_heads, map_batch
 
 
-@overload
-def attend(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    kernel: Kernel | PerHead,
-    prior: Prior | PerHead | None = ...,
-    rule: Rule | PerHead = ...,
-    method: Method = ...,
-    return_log_mass: Literal[False] = ...,
-) -> Array: ...
-
-
-@overload
-def attend(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    kernel: Kernel | PerHead,
-    prior: Prior | PerHead | None = ...,
-    rule: Rule | PerHead = ...,
-    method: Method = ...,
-    return_log_mass: Literal[True],
-) -> tuple[Array, Array]: ...
-
-
 @explained
 def attend(
     q: ArrayLike,
@@ -67,7 +39,7 @@ def attend(
     rule: Rule | PerHead = Softmax(),
     method: Method = Auto(),
     return_log_mass: bool = False,
-) -> Array | tuple[Array, Array]:
+) -> Any:
     r"""Kernel regression; equivalently, attention.
 
     $$ \mathrm{attend}(q)_i = \frac{\sum_j w_{ij}\, v_j}{\sum_j w_{ij}}, \qquad
@@ -154,13 +126,8 @@ def attention_weights(
     assert jnp.allclose(weights.sum(axis=1), 1.0)
     ```
     """
-    (queries, keys, _), task = check_arguments(q, k, k, kernel, prior, rule)
-    require_finite("q", queries)
-    require_finite("k", keys)
-    parts, *points = vary_alike(
-        _cast_floating_arrays(((kernel, prior, rule), queries, keys), task.dtype)
-    )
-    return jit_if_pure(_weights_over_batch, (parts,), *points).astype(queries.dtype)
+    dtype, (_, _, parts), (*points, _) = _check_call(q, k, k, kernel, prior, rule, Dense())
+    return jit_if_pure(_weights_over_batch, (parts,), *points).astype(dtype)
 
 
 def softmax_state(

@@ -50,9 +50,6 @@ class Auto(Method):
     ```
     """
 
-    def unsupported_reason(self, task: Task) -> str | None:
-        return None
-
     def resolve(self, task: Task) -> Method:
         return _select_first_supported(task).method
 

@@ -23,10 +23,11 @@ def jit_if_pure(function: Any, parts: tuple, *arrays: Any) -> Any:
     batch axes and the rows of the first array.
     """
     if not _is_pure(parts):
+        is_function = lambda node: isinstance(node, MaskFunction | ScoreFunction)  # noqa: E731
         parts = jax.tree.map(
-            lambda node: _comparable(node, arrays[0].dtype),
+            lambda node: node.comparable(arrays[0].dtype) if is_function(node) else node,
             parts,
-            is_leaf=lambda node: isinstance(node, MaskFunction | ScoreFunction),
+            is_leaf=is_function,
         )
     call = _call_on_arrays
     if _is_pure(parts):
@@ -67,14 +68,6 @@ _call_compiled = eqx.filter_jit(_call_on_arrays)
 _call_small: Any = eqx.filter_jit(  # pyright: ignore[reportCallIssue]  passed to `jax.jit`
     _call_on_arrays, compiler_options=SMALL_PROGRAM_OPTIONS
 )
-
-
-def _comparable(node: Any, dtype: Any) -> Any:
-    """Returns a prior that holds a Python function with one that can be compared; any other node as
-    it is. `dtype`: of the scores."""
-    if isinstance(node, ScoreFunction):
-        return node.comparable(dtype)
-    return node.comparable() if isinstance(node, MaskFunction) else node
 
 
 def _is_pure(node: Any) -> bool:

@@ -2,8 +2,8 @@
 
 from ._bundled import BUNDLED as BUNDLED, load as load
 from ._csv import read_csv as read_csv
-from ._dataset import Dataset as Dataset
-from ._synthetic import (
+from ._dataset import (
+    Dataset as Dataset,
     heteroskedastic as heteroskedastic,
     heteroskedastic_mean as heteroskedastic_mean,
     heteroskedastic_sd as heteroskedastic_sd,

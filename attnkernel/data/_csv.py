@@ -94,8 +94,7 @@ def read_csv(
     if names is not None and not isinstance(names, Mapping):
         raise ValueError(f"names must be a dictionary, from columns to text; got {names!r}.")
     options.check()
-    table, columns, places = _read_columns(path, options)
-    dropped = len(places.dropped)
+    table, columns, dropped = _read_columns(path, options)
     if len(table) < 3:
         and_dropped = f", after {dropped} with missing cells were dropped" if dropped else ""
         raise ValueError(
@@ -110,7 +109,13 @@ def read_csv(
             f"{path}: the input {', '.join(options.x)} is constant ({table[0, :-1].tolist()} in "
             f"every row); it does not identify a lengthscale."
         )
-    values = _rounded_to_float_of_jax(path, table, columns, places)
+    values = table.astype(jax.dtypes.canonicalize_dtype(float))
+    for column, numbers, rounded in zip(columns[:-1], table.T, values.T, strict=False):
+        if loss := precision_loss(numbers, rounded):
+            raise ValueError(
+                f"{path}, column {column.name!r}: {loss} Use float64 (precision: float64, or "
+                f"jax_enable_x64), or subtract a common offset."
+            )
     *inputs, label = [name for name, _ in found]
     levels = tuple(words for _, words in found[:-1])
     is_categorical = any(words is not None for words in levels)
@@ -226,32 +231,21 @@ def _as_mapping(name: str, value: Any) -> Mapping[str, Any]:
     return dict.fromkeys(as_names(name, value))
 
 
-class _Places(NamedTuple):
-    """Where the rows of a table are in their file, as errors name it."""
-
-    lines: array  # of each row
-    dropped: array  # rows that are left out
-
-    def describe(self, i: int) -> str:
-        row = i
-        for left_out in self.dropped:
-            row += left_out <= row
-        return _describe_place(row, self.lines[i])
-
-
-def _read_columns(path: Path, options: _Options) -> tuple[np.ndarray, Sequence[Column], _Places]:
+def _read_columns(path: Path, options: _Options) -> tuple[np.ndarray, Sequence[Column], int]:
     """Returns the numbers of the requested columns, shape (rows, columns), with the columns, which
-    are to `finish` them, and the places of the rows."""
+    are to `finish` them, and how many rows were dropped."""
     records = Records(path, options.delimiter, options.encoding)
     header = next(records, None)
     if header is None:
         raise ValueError(f"{path} is empty; expected a header line with the names of the columns.")
     names = [name.strip() for name in header]
     _require_columns(path, names, options)
-    columns, numbers, places = options.columns(), array("d"), _Places(array("q"), array("q"))
+    columns, numbers, dropped = options.columns(), array("d"), 0
     wanted = [names.index(column.name) for column in columns]
-    for row, cells in enumerate(records):
-        place = f"{path}, {_describe_place(row, records.line)}"
+    limits = np.finfo(jax.dtypes.canonicalize_dtype(float))
+    too_large = float(limits.max) * (1.0 + float(limits.eps) / 4.0)  # rounds to infinity
+    for row, cells in enumerate(records, 1):
+        place = f"{path}, row {row} (line {records.line})"
         if len(cells) != len(names):
             raise ValueError(
                 f"{place}: {len(cells)} cells where the header has {len(names)}. Is the delimiter "
@@ -260,14 +254,17 @@ def _read_columns(path: Path, options: _Options) -> tuple[np.ndarray, Sequence[C
             )
         found = [cells[i].strip() for i in wanted]
         if options.missing == "drop" and any(map(Column.is_missing, columns, found)):
-            places.dropped.append(row)
+            dropped += 1
             continue
-        numbers.extend(
-            column.read(cell, f"{place}, column {column.name!r}")
-            for column, cell in zip(columns, found, strict=True)
-        )
-        places.lines.append(records.line)
-    return np.asarray(numbers).reshape(len(places.lines), len(columns)), columns, places
+        for column, cell in zip(columns, found, strict=True):
+            where = f"{place}, column {column.name!r}"
+            numbers.append(column.read(cell, where))
+            if abs(numbers[-1]) >= too_large:
+                raise ValueError(
+                    f"{where}: {numbers[-1]} is too large for {limits.dtype}. Use float64 "
+                    f"(precision: float64, or jax_enable_x64)."
+                )
+    return np.asarray(numbers).reshape(-1, len(columns)), columns, dropped
 
 
 def _require_columns(path: Path, names: list[str], options: _Options) -> None:
@@ -284,30 +281,3 @@ def _require_columns(path: Path, names: list[str], options: _Options) -> None:
     for column in wanted:
         if names.count(column) > 1:
             raise ValueError(f"{path} has column {column!r} twice; rename one of them.")
-
-
-def _rounded_to_float_of_jax(
-    path: Path, table: np.ndarray, columns: Sequence[Column], places: _Places
-) -> np.ndarray:
-    """Returns a table in JAX's floating dtype; `ValueError` unless that holds the numbers."""
-    with np.errstate(over="ignore"):
-        values = table.astype(jax.dtypes.canonicalize_dtype(float))
-    if not np.all(np.isfinite(values)):
-        row, column = np.argwhere(~np.isfinite(values))[0].tolist()
-        place = f"{places.describe(row)}, column {columns[column].name!r}"
-        raise ValueError(
-            f"{path}, {place}: {table[row, column]} is too large for {values.dtype}. Use "
-            f"float64 (precision: float64, or jax_enable_x64)."
-        )
-    for index, column in enumerate(columns[:-1]):
-        if loss := precision_loss(table[:, index], values[:, index]):
-            raise ValueError(
-                f"{path}, column {column.name!r}: {loss} Use float64 (precision: float64, or "
-                f"jax_enable_x64), or subtract a common offset."
-            )
-    return values
-
-
-def _describe_place(row: int, line: int) -> str:
-    """Returns "row 1 (line 2)", as errors name a place: `row` counts from 0, `line` from 1."""
-    return f"row {row + 1} (line {line})"

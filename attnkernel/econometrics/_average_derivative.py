@@ -25,9 +25,7 @@ from ..fitting import Fit
 from ..inference import (
     Clusters,
     RowVariance,
-    cluster_errors,
     padded_rows,
-    require_clustered,
     require_smoother_fit,
 )
 from ..kernels import rescaled
@@ -149,9 +147,6 @@ def average_derivative(
     omega = np.ones(len(fit.x), fit.y.dtype)
     if row_weights is not None:
         omega = _as_row_weights(row_weights, len(fit.x)).astype(fit.y.dtype)
-    if clusters is not None:
-        require_clustered(fit.model, "pointwise", noise)
-        noise = noise or "rows"
     if undersmoothed and fit.model.order == 2:
         raise ValueError(
             "The lengthscale of a fit of order 2 has another rate, from which that of an average "
@@ -164,12 +159,12 @@ def average_derivative(
     arrays = padded_rows(fit, jax.device_put(omega[:, None]))
     nominal = jax.device_put(np.asarray(level, fit.y.dtype))
     if clusters is not None:
-        clusters = Clusters.of_rows(clusters, fit, level, len(arrays[1].x))
+        noise = noise or "rows"
+        clusters = Clusters.of_rows(clusters, fit, level, noise, len(arrays[1].x))
     parts = (fit.model, nominal, noise or "local", clusters, undersmoothed)
     found, support = jit_if_pure(_average_slopes, parts, *arrays)
     support = cut_rows(support, len(fit.x))
-    flags = (support.deficient, support.extrapolates)
-    warn_of_extrapolation(fit.model.description, *flags, fit.y.dtype)
+    warn_of_extrapolation(fit.model.description, support, fit.y.dtype)
     names = tuple(display_names(fit.x_names, dim)[column] for column in columns)
     fields: tuple[Any, ...] = (*found, level, columns, names, undersmoothed)
     return AverageDerivative(*fields)
@@ -227,7 +222,7 @@ def _average_slopes(
         variance = precise_matmul(influence**2, rule(squares))[:, 0]
         half_width = norm.ppf(0.5 + 0.5 * level)
     else:
-        parts, half_width = influence.T * cluster_errors(rule, clusters), clusters.half_width
+        parts, half_width = influence.T * clusters.errors(rule), clusters.half_width
         sums = jax.ops.segment_sum(parts, clusters.codes, clusters.count)
         variance = jnp.sum(sums**2, axis=0)
     error = jnp.sqrt(variance)

@@ -225,8 +225,7 @@ def discontinuity(
     require_level("level", level)
     rows, treatments = _read_rows(x, y, treatment, weights)
     at = _read_cutoff(cutoff, rows)
-    lengthscales = _read_lengthscales(lengthscale, bias_lengthscale, rows.x.dtype)
-    _require_enough_rows(rows, lengthscales is None)
+    lengthscales = _read_lengthscales(lengthscale, bias_lengthscale, rows)
     arrays = (rows, *treatments)
     if rows.is_on_one_device(treatments):
         arrays = rows.padded(*treatments)
@@ -276,11 +275,21 @@ def _read_cutoff(cutoff: Any, rows: Rows) -> Float[Array, ""]:
     return at.astype(x.dtype)
 
 
-def _read_lengthscales(h: Any, b: Any, dtype: Any) -> tuple[Array, Array] | None:
-    """Returns h and b of the user, b = h if it is None; None if h is."""
+def _read_lengthscales(h: Any, b: Any, rows: Rows) -> tuple[Array, Array] | None:
+    """Returns h and b of the user, b = h if it is None; None if h is, and then `ValueError` for
+    fewer rows with weight than an estimate of lengthscales needs."""
     if h is None:
         if b is not None:
             raise ValueError("bias_lengthscale is given without lengthscale: pass both, or none.")
+        weights = rows.weights
+        if weights is not None and not is_concrete(weights):
+            return None
+        count = len(rows.x) if weights is None else int(np.sum(np.asarray(weights) > 0))
+        if count < MIN_ROWS:
+            raise ValueError(
+                f"Lengthscales are estimated from at least {MIN_ROWS} rows of x; there are "
+                f"{count}. Pass lengthscale=, in the units of x."
+            )
         return None
     pair = []
     for name, value in (("lengthscale", h), ("bias_lengthscale", h if b is None else b)):
@@ -288,20 +297,8 @@ def _read_lengthscales(h: Any, b: Any, dtype: Any) -> tuple[Array, Array] | None
         array = as_real_array(name, value)
         if array.ndim:
             raise ValueError(f"{name} must be one number; got {value_text(value)}.")
-        pair.append(array.astype(dtype))
+        pair.append(array.astype(rows.x.dtype))
     return pair[0], pair[1]
-
-
-def _require_enough_rows(rows: Rows, is_estimated: bool) -> None:
-    """Raises `ValueError` for fewer rows with weight than an estimate of lengthscales needs."""
-    weights = rows.weights
-    if is_estimated and (weights is None or is_concrete(weights)):
-        count = len(rows.x) if weights is None else int(np.sum(np.asarray(weights) > 0))
-        if count < MIN_ROWS:
-            raise ValueError(
-                f"Lengthscales are estimated from at least {MIN_ROWS} rows of x; there are "
-                f"{count}. Pass lengthscale=, in the units of x."
-            )
 
 
 def _series_name(column: Any) -> Hashable:

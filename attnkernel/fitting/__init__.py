@@ -13,7 +13,6 @@ from ._fit_warnings import (
     FitWarning as FitWarning,
     select_for_leave_one_out,
 )
-from ._minima import ended_inside, model_of_start, parameter_distance
 from ._minimise import prepare_searches
 from ._options import Options
 from ._outcome import Result as Result, Starts as Starts, collect_outcome

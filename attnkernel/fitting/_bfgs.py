@@ -24,7 +24,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._core.arrays import AnyArray, as_numpy_if_concrete, namespace_of, precise_matmul
+from .._core.arrays import AnyArray, namespace_of, precise_matmul
 from ._problem import flat_rows
 
 MAX_HALVED_BRACKET = 0.1  # in units of z: longer than the last steps towards a smooth minimum
@@ -75,14 +75,6 @@ class Bfgs(NamedTuple):
             converged=false,
             diverged=false,
         )
-
-    def restart(self) -> "Bfgs":
-        """Returns searches from here that keep H, for another objective of similar curvature.
-
-        `self`: searches stacked along a leading axis.
-        """
-        fresh = Bfgs.start(as_numpy_if_concrete(self.z))
-        return fresh._replace(inverse=self.inverse, has_curvature=self.has_curvature)
 
     def is_stopped(self) -> Bool[AnyArray, "*starts"]:
         """Whether it converged, diverged, or took all of its steps; of stacked searches, each."""

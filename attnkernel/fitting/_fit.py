@@ -197,7 +197,7 @@ def fit_many(
     fits.model.kernel.lengthscale, fits.member(0)
     ```
 
-    **Arguments:** as for `fit`, and
+    **Arguments:** as for `fit`, but no `weights` and no `na`, and
 
     - `in_axes`: for (model, data, objective), 0 where every array leaf has a leading axis of
       fits, None where all fits share it. Default: models and objectives differ, data are shared.
@@ -207,9 +207,6 @@ def fit_many(
 
     **Raises:** `ValueError` as `fit`, and if leading axes differ, or nothing differs between fits.
     """
-    options = Options(
-        optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
-    )
     if key is not None:
         require_key("key", key, axes=1)
     objective = as_objective(objective)
@@ -220,15 +217,17 @@ def fit_many(
         )
     if listed == [None, None, None] and key is None:
         raise ValueError("fit_many needs something that differs: a 0 in in_axes, or keys, key=.")
-    options = options.with_defaults(model, objective)
+    known = Options(
+        optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
+    ).with_defaults(model, objective)
     x, y = _validated_data(model, x, y, objective, is_batched=listed[1] == 0)
     fits = _count_fits(tuple(listed), model=model, data=(x, y), objective=objective, key=key)
     if key is None:
-        options = options._replace(key=jax.device_put(np.zeros((fits, 2), np.uint32)))
+        known = known._replace(key=jax.device_put(np.zeros((fits, 2), np.uint32)))
     of_model, of_data, of_objective = (eqx.if_array(0) if axis == 0 else None for axis in listed)
     axes = Problem._make((of_model, of_data, of_data, of_objective, eqx.if_array(0)))
-    driver = minimise if optimizer is None else train
-    outcome = driver(model, Sample(x, y, objective), options, axes)
+    driver = minimise if known.optimizer is None else train
+    outcome = driver(model, Sample(x, y, objective), known, axes)
     if listed[2] is None:
         objective = _repeated(objective, fits)
     return Fit(*outcome._replace(objective=objective), x, y).warned()

@@ -35,7 +35,8 @@ def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
         np.take_along_axis(np.asarray(values), np.expand_dims(best, -1), axis=-1)[..., 0]
         for values in (starts.result, starts.at_bound, starts.steps)
     )
-    flat = parameters_without_slope(starts)
+    slopes = jax.tree_util.tree_leaves_with_path(starts.without_slope)
+    flat = [_parameter_name(path) for path, is_missing in slopes if np.any(np.asarray(is_missing))]
     compared = (
         "The starts were compared, and nothing between them: ak.fit of one data set compares a grid"
         if result.ndim
@@ -126,12 +127,6 @@ def _child(node: Any, key: Any) -> Any:
     if hasattr(key, "name"):
         return getattr(node, key.name)
     return node[key.idx if hasattr(key, "idx") else key.key]
-
-
-def parameters_without_slope(starts: Starts) -> list[str]:
-    """Returns the names of the parameters in which the objective has no slope."""
-    leaves = jax.tree_util.tree_leaves_with_path(starts.without_slope)
-    return [_parameter_name(path) for path, leaf in leaves if np.any(np.asarray(leaf))]
 
 
 def _parameter_name(path: Any) -> str:

@@ -27,7 +27,7 @@ from ._chunks import History
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
 from ._problem import Problem, build_problem, flat_rows, take, unravel_rows, vmap_over_fits
-from ._search import Searches, SearchResult, count_points
+from ._search import Searches, SearchResult
 
 
 def minimise(model: Any, data: Sample, options: Options, axes: Problem | None = None) -> Outcome:
@@ -65,7 +65,7 @@ def prepare_searches(
     is_single &= is_on_host(model, data, options.key, options.bounds)
     points = options.starts
     if is_single and points > 1 and size > 1:
-        points = count_points(points, size)
+        points = max(4 * points, min(32 * size, 256))  # of which the lowest are chosen
     z, problem = build_problem(model, data, options._replace(starts=points), axes)
     if is_single and (problem.box is None or not problem.box.binds()):  # all starts are the same
         z = take(slice(1), z)

@@ -26,10 +26,9 @@ from ._fit_warnings import (
     parameters_on_bounds,
     result_warnings,
 )
-from ._minima import ended_inside, is_minimum, model_of_start, parameter_distance
 from ._minimise import prepare_searches
 from ._options import Options
-from ._outcome import Starts
+from ._outcome import Result, Starts
 from ._search import Searches
 
 
@@ -143,35 +142,35 @@ class Fit(eqx.Module):
             raise IndexError(f"There are {len(self.loss)} fits; got member {i}.")
         names = ["model", "loss", "history", "starts", "objective"]
         names += ["x", "y"] if self.x.ndim == 3 else []
-        own = lambda leaf: index_on_host(leaf, i) if eqx.is_array(leaf) else leaf  # noqa: E731
-        parts = {name: jax.tree.map(own, getattr(self, name)) for name in names}
+        parts = {name: _entry_on_host(getattr(self, name), i) for name in names}
         return dataclasses.replace(self, **parts)
 
     def best(self) -> Any:
         """Returns the index of the start that ended lowest, for each fit."""
         return find_best_start(self.starts)
 
-    def minima(self, tolerance: float = 1e-3) -> list[tuple[Any, float]]:
+    def minima(self, tolerance: float = 1e-3, *, others: bool = False) -> list[tuple[Any, float]]:
         """Returns the distinct minima that starts reached inside the bounds, best first.
 
         A list of (model, loss). Two ends count as one minimum if no parameter (of a lengthscale:
         its logarithm) differs by more than `tolerance`. Ends are left out where the objective is
-        flat to its precision, or where a Newton step is longer than `tolerance`.
+        flat to its precision, or where a Newton step is longer than `tolerance`; with `others` also
+        those at the fitted model.
         """
         if self.loss.ndim:
             raise ValueError("This is a batch of fits: ask one of them, fit.member(i).minima().")
-        found: list[tuple[Any, float]] = []
-        searches = self._searches()
-        inside, losses = ended_inside(self.starts), np.asarray(self.starts.loss)
+        found = [(self.model, float(self.loss))] if others else []
+        searches, losses = None, np.asarray(self.starts.loss)
+        diverged = np.asarray(self.starts.result) == Result.DIVERGED
+        outside = np.asarray(self.starts.at_bound) | diverged
         for i in np.argsort(losses):
-            if not inside[i]:
+            model = _entry_on_host(self.starts.end, int(i))
+            if outside[i] or any(_distance(model, other) <= tolerance for other, _ in found):
                 continue
-            model = model_of_start(self.starts, int(i))
-            if any(parameter_distance(model, other) <= tolerance for other, _ in found):
-                continue
-            if is_minimum(searches, eqx.filter(model, searches.options.trainable), tolerance):
+            searches = searches or self._searches()
+            if searches.has_minimum(eqx.filter(model, searches.options.trainable), tolerance):
                 found.append((model, float(losses[i])))
-        return found
+        return found[others:]
 
     def _searches(self) -> Searches:
         """Returns searches as of this fit with the default options, whose program they share."""
@@ -203,3 +202,18 @@ class Fit(eqx.Module):
         Such as `kernel.lengthscale[0]`; named by the column of x, if the fit has names.
         """
         return [name for name, _ in parameters_on_bounds(self.starts, self.x_names)]
+
+
+def _entry_on_host(tree: Any, i: int) -> Any:
+    """Returns entry i along the leading axis of every array of a tree; compiles nothing."""
+    return jax.tree.map(lambda leaf: index_on_host(leaf, i) if eqx.is_array(leaf) else leaf, tree)
+
+
+def _distance(model: Any, other: Any) -> float:
+    """Returns the largest difference between the parameters of two models."""
+    pairs = zip(
+        jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)),
+        jax.tree.leaves(eqx.filter(other, eqx.is_inexact_array)),
+        strict=True,
+    )
+    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs)

@@ -4,6 +4,7 @@ The PRNG key is part of the state, so that a resumed training equals an uninterr
 bit. A step whose loss or gradient is not finite is not taken, and ends the training.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from .._core.arrays import AnyArray, as_numpy_if_concrete, is_on_host, namespace
 from .._core.compilation import comparable_by_program
 from ..objectives import Sample
 from ._checkpoints import identity_of
-from ._chunks import History, Record, join_history, run_chunks
+from ._chunks import History, Record, run_chunks
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
 from ._problem import Problem, build_problem, vmap_over_fits
@@ -112,11 +113,10 @@ def _train_in_chunks(
 
     `advance`: takes a state and a number of steps, and returns the state and history after them.
     """
-    checkpoints, callback = options.checkpoints, options.callback
-    axis = state.steps.ndim  # the axis of steps follows those of fits and starts
-    done, histories, identity = 0, [], ""
+    checkpoints, done, histories, save = options.checkpoints, 0, [], None
     if checkpoints is not None:
         identity = identity_of(state, problem, options.optimizer)
+        save = functools.partial(checkpoints.save, identity=identity)
         if kept := checkpoints.load(state, identity=identity):
             done, state, histories = kept.done, kept.state, [kept.history]
             if done > options.steps:
@@ -124,21 +124,9 @@ def _train_in_chunks(
                     f"The checkpoints {checkpoints.path} hold {done} steps, more than "
                     f"steps={options.steps}: ask for at least as many, or give another path."
                 )
-            if callback is not None:
-                callback(done, kept.history)
-    steps, chunk, end = options.steps, options.chunk, state
-    chunks = run_chunks(
-        advance, state, steps=steps, chunk=chunk, done=done, is_finished=_have_all_diverged
-    )
-    for now, end, history in chunks:
-        histories.append(history)
-        if callback is not None:
-            callback(now, history)
-        if checkpoints is not None:
-            histories = [join_history(histories, axis)]
-            last = now >= steps or _have_all_diverged(end)
-            checkpoints.save(now, end, histories[0], identity=identity, last=last)
-    return end, join_history(histories, axis)
+            if options.callback is not None:
+                options.callback(done, kept.history)
+    return run_chunks(advance, state, options, _have_all_diverged, done, histories, save)
 
 
 def _have_all_diverged(state: Training) -> bool:

@@ -2,7 +2,7 @@
 
 from ._band_table import MIN_RELIABLE_COUNT, Bands as Bands
 from ._bands import bands as bands
-from ._clusters import Clusters, cluster_errors, require_clustered
+from ._clusters import Clusters
 from ._conformal import conformal as conformal
 from ._degrees_of_freedom import (
     DegreesOfFreedom as DegreesOfFreedom,

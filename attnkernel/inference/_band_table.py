@@ -78,14 +78,10 @@ class Bands(eqx.Module):
 
     @property
     def estimated(self) -> str:
-        """`derivative_name`, or such as `curve of age`; empty for the mean."""
-        if self.component is None:
-            return self.derivative_name
-        return f"curve of {display_names(self.x_names, self.x.shape[1])[self.component]}"
-
-    @property
-    def derivative_name(self) -> str:
-        """Such as `first derivative along age`, or `derivative (1, 1)`; empty for the mean."""
+        """Such as `first derivative along age`, `derivative (1, 1)`, or `curve of age`; empty for
+        the mean."""
+        if self.component is not None:
+            return f"curve of {display_names(self.x_names, self.x.shape[1])[self.component]}"
         if self.derivative is None:
             return ""
         along = np.flatnonzero(self.derivative)

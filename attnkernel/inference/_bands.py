@@ -39,7 +39,7 @@ from ._band_table import (
     bias_corrected,
     critical_value,
 )
-from ._clusters import Clusters, cluster_errors, require_clustered
+from ._clusters import Clusters
 from ._variance import ESTIMATORS, RowVariance, padded_rows, require_smoother_fit
 
 
@@ -147,14 +147,12 @@ def bands(
     if kind == "simultaneous" and key is None:
         raise ValueError("A simultaneous band is simulated: pass key=jax.random.PRNGKey(0).")
     fit = require_smoother_fit(fit, ESTIMATORS)
-    if clusters is not None:
-        require_clustered(fit.model, kind, noise)
-        noise = noise or "rows"
     at, nominal = fit.inputs(x_new), jax.device_put(np.asarray(level, fit.y.dtype))
     simulation = (draws, key) if kind == "simultaneous" else (0, None)
     arrays = padded_rows(fit, at)
     if clusters is not None:
-        clusters = Clusters.of_rows(clusters, fit, level, len(arrays[1].x))
+        noise = noise or "rows"
+        clusters = Clusters.of_rows(clusters, fit, level, noise, len(arrays[1].x), kind)
     is_linear = isinstance(fit.model, LinearSmoother)
     compute = compute_linear_bands if is_linear else compute_likelihood_bands
     if component is not None:
@@ -169,8 +167,7 @@ def bands(
     parts = (fit.model, nominal, noise, clusters, (corrected, derivative, component), simulation)
     found = cut_rows(jit_if_pure(compute, parts, *arrays), len(at))
     curves, count, reliable, support = found
-    flags = (support.deficient, support.extrapolates)
-    warn_of_extrapolation(fit.model.description, *flags, at.dtype)
+    warn_of_extrapolation(fit.model.description, support, at.dtype)
     parts = (at, *curves, level, kind, count, reliable)
     named = {"is_bias_corrected": corrected, "derivative": derivative, "component": component}
     return Bands.of_fit(fit, x_new, *parts, **named)
@@ -221,7 +218,7 @@ def compute_linear_bands(
         found, half_width = squares[:, 1:], critical_value(level, rows, simulation, noise_and_error)
     else:
         predict = lambda v: curve.estimate(at, rows.with_labels(v)).value  # noqa: E731
-        found = clusters.sum_of_squares(predict, cluster_errors(rule, clusters))
+        found = clusters.sum_of_squares(predict, clusters.errors(rule))
         half_width = clusters.half_width
     error = jnp.where(unknown[:, None], jnp.nan, jnp.sqrt(found)).reshape(centre.shape)
     width = half_width * error

@@ -31,13 +31,26 @@ class Clusters(eqx.Module):
     count: int = eqx.field(static=True)  # at least their number: data of similar size share it
 
     @classmethod
-    def of_rows(cls, clusters: Any, fit: Fit, level: float, rows: int) -> "Clusters":
+    def of_rows(
+        cls, clusters: Any, fit: Fit, level: float, noise: str, rows: int, kind: str = "pointwise"
+    ) -> "Clusters":
         """Returns the clusters of the rows of a fit, padded to a number of rows.
 
-        **Raises:** `ValueError` unless there is one for each row, and two or more of them.
+        **Raises:** `ValueError` unless there is one for each row, and two or more of them, and
+        there are clustered standard errors of such a band.
         """
         from scipy.special import stdtrit  # noqa: PLC0415  `import attnkernel` needs no SciPy
 
+        if not isinstance(fit.model, LinearSmoother):
+            raise ValueError(
+                f"clusters= is for linear smoothers; this fit is of a {type(fit.model).__name__}."
+            )
+        if kind == "simultaneous":
+            raise ValueError(
+                "A simultaneous band is simulated from independent errors, and clusters= says that "
+                'they are not: pass kind="pointwise".'
+            )
+        require_choice("noise", noise, CLUSTERED_NOISE)
         codes, number = as_group_codes("clusters", clusters)
         if len(codes) != len(fit.x) or number < 2:
             raise ValueError(
@@ -74,31 +87,15 @@ class Clusters(eqx.Module):
 
         return jnp.sum(jax.lax.map(of_chunk, jnp.arange(0, self.count, size)), axis=0)
 
-
-def cluster_errors(rule: RowVariance, clusters: Clusters) -> Float[Array, "n out"]:
-    """Returns the errors of labels whose sums over clusters are squared, times their factor."""
-    rows = rule.rows
-    if rule.noise != "rows":
-        factor = clusters.factor(jnp.sum(rule.weights > 0), jnp.sum(rule.leverage))
-        residuals, factors = rule.residuals(rule.model.estimate(None, rows))
-        return residuals * jnp.sqrt(factors * factor)
-    prior = OtherFolds(clusters.codes)
-    others = rule.model(rows.x, rows.x, rows.y, prior=prior, **rows.kwargs)
-    # where no other cluster is in reach the prediction is the mean of all labels
-    mean = jnp.mean(rows.y, axis=0, keepdims=True)
-    return rows.y - jnp.where(jnp.isnan(others), mean, others)
-
-
-def require_clustered(model: Any, kind: str, noise: str | None) -> None:
-    """Raises `ValueError` unless there are clustered standard errors of such a band."""
-    if not isinstance(model, LinearSmoother):
-        raise ValueError(
-            f"clusters= is for linear smoothers; this fit is of a {type(model).__name__}."
-        )
-    if kind == "simultaneous":
-        raise ValueError(
-            "A simultaneous band is simulated from independent errors, and clusters= says that "
-            'they are not: pass kind="pointwise".'
-        )
-    if noise is not None:
-        require_choice("noise", noise, CLUSTERED_NOISE)
+    def errors(self, rule: RowVariance) -> Float[Array, "n out"]:
+        """Returns the errors of labels whose sums over clusters are squared, times their factor."""
+        rows = rule.rows
+        if rule.noise != "rows":
+            factor = self.factor(jnp.sum(rule.weights > 0), jnp.sum(rule.leverage))
+            residuals, factors = rule.residuals(rule.model.estimate(None, rows))
+            return residuals * jnp.sqrt(factors * factor)
+        prior = OtherFolds(self.codes)
+        others = rule.model(rows.x, rows.x, rows.y, prior=prior, **rows.kwargs)
+        # where no other cluster is in reach the prediction is the mean of all labels
+        mean = jnp.mean(rows.y, axis=0, keepdims=True)
+        return rows.y - jnp.where(jnp.isnan(others), mean, others)

@@ -19,7 +19,7 @@ from .._core.rows import Rows, cut_rows
 from .._core.text_tables import align_columns
 from .._core.validation import as_names
 from ..attention import jit_if_pure
-from ..fitting import Fit, Result, ended_inside, model_of_start, parameter_distance
+from ..fitting import Fit, Result
 from ..kernels import Kernel, OnColumns, Product
 from ..models import DataSupport
 from ..objectives import LeaveOneOut
@@ -270,7 +270,7 @@ def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Re
         at_bound=int(np.sum(np.asarray(fit.starts.at_bound))),
         is_search=not np.any(results == Result.TRAINED),
         bounds=tuple(fit.on_bounds()),
-        minima=tuple(_other_minima(fit)),
+        minima=() if fit.objective.is_stochastic else tuple(fit.minima(others=True)),
         warnings=(*fit.warnings(), *_warnings_of_interpolation(fit, float(freedom.residual))),
         dropped_rows=fit.dropped_rows,
     )
@@ -301,20 +301,3 @@ def _warnings_of_interpolation(fit: Fit, residual: float) -> tuple[str, ...]:
         f"that standard errors and limits tell nothing about new ones. Try "
         f"{' or '.join(words for words, is_new in advice.items() if is_new)}.",
     )
-
-
-def _other_minima(fit: Fit, tolerance: float = 1e-3) -> list[tuple[Estimator, float]]:
-    """Returns the minima except the best, as (model, loss); none for a stochastic objective.
-
-    `tolerance`: models whose parameters differ by at most this count as one minimum.
-    """
-    if fit.objective.is_stochastic:
-        return []
-    ends = (model_of_start(fit.starts, int(i)) for i in np.flatnonzero(ended_inside(fit.starts)))
-    if all(parameter_distance(end, fit.model) <= tolerance for end in ends):
-        return []
-    return [
-        found
-        for found in fit.minima(tolerance)
-        if parameter_distance(found[0], fit.model) > tolerance
-    ]

@@ -3,7 +3,7 @@
 import math
 import statistics
 import warnings
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -111,11 +111,13 @@ class Scaled(Kernel):
             upper = xp.max(upper)
         else:
             lower, upper = xp.where(is_constant, 1.0, lower), xp.where(is_constant, 1.0, upper)
-        sides = []
-        for side, lengthscale in zip(unbounded(self), (lower, upper), strict=True):
-            bound = self.lengthscale_parameter.at(lengthscale)
-            sides.append(eqx.tree_at(lambda kernel: kernel.lengthscale_parameter, side, bound))
-        return sides[0], sides[1]
+        low, high = unbounded(self)
+        return low.with_lengthscale(lower), high.with_lengthscale(upper)
+
+    def with_lengthscale(self, lengthscale: ArrayLike) -> Any:
+        """The kernel with another lengthscale; itself, if that is fixed."""
+        parameter = self.lengthscale_parameter.at(lengthscale)
+        return eqx.tree_at(lambda kernel: kernel.lengthscale_parameter, self, parameter)
 
     def _shortest_lengthscale(self, gaps: SortedGaps) -> Float[AnyArray, " dim"]:
         """Returns the lower end of a search for ℓ, per dimension: half a typical gap."""

@@ -69,19 +69,15 @@ class ExtrapolationWarning(UserWarning):
     """A local polynomial extrapolates far outside the data, or the data do not determine it."""
 
 
-def warn_of_extrapolation(
-    description: str,
-    deficient: Bool[Array, "*batch queries"],
-    extrapolates: Bool[Array, "*batch queries"],
-    dtype: jnp.dtype,
-) -> None:
+def warn_of_extrapolation(description: str, support: Any, dtype: jnp.dtype) -> None:
     """Gives one warning that counts the queries of both kinds; none inside `jit`.
 
     `description`: of the smoother; `dtype`: of its sums.
     """
-    if not is_concrete(deficient, extrapolates):
+    flags = support.deficient, support.extrapolates
+    if not is_concrete(*flags):
         return
-    singular, outside = np.asarray(deficient), np.asarray(extrapolates)
+    singular, outside = map(np.asarray, flags)
     if not np.any(singular | outside):
         return
     reasons = (

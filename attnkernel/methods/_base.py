@@ -45,7 +45,8 @@ class Task(NamedTuple):
 class Method(eqx.Module):
     """Evaluates, for every query, $\\sum_i w_i v_i$ and $\\sum_i w_i$ over all keys.
 
-    To add one, write `unsupported_reason` and `softmax_state`; the other methods have defaults.
+    To add one, write `softmax_state`, and `unsupported_reason` of what it does not take; the other
+    methods have defaults.
 
     ```python
     class Halves(ak.methods.Method):
@@ -66,9 +67,9 @@ class Method(eqx.Module):
     ```
     """
 
-    @abc.abstractmethod
     def unsupported_reason(self, task: Task) -> str | None:
-        """Why this method cannot evaluate the task; None where it can."""
+        """Why this method cannot evaluate the task; None where it can. Default: it can."""
+        return None
 
     def resolve(self, task: Task) -> "Method":
         """The method that carries out the task. Default: this one."""

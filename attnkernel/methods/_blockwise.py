@@ -95,9 +95,6 @@ class Blockwise(Method):
         self.block_q, self.block_k = block_q, block_k
         self.precision = as_precision("precision", precision)
 
-    def unsupported_reason(self, task: Task) -> str | None:
-        return None
-
     def batch_size(self, task: Task) -> int | None:
         """One for members of many pairs: their blocks fill a core and stay in its caches."""
         # gradient, one at a time against all: 32 members of 256² pairs 27 against 26 ms, 16 of 512²

@@ -39,9 +39,6 @@ class Dense(Method):
     def __init__(self, *, precision: str | jax.lax.Precision | None = None):
         self.precision = as_precision("precision", precision)
 
-    def unsupported_reason(self, task: Task) -> str | None:
-        return None
-
     def batch_size(self, task: Task) -> int | None:
         return batch_size_within_memory(task)
 

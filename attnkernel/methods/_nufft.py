@@ -31,6 +31,8 @@ import jax.numpy as jnp
 from jax.scipy.special import erfc
 from jaxtyping import Array, Complex, Float
 
+from .._core.tracing import over_batch
+
 # Frequencies per dimension, by the number of dimensions. Each is compiled; a call uses the smallest
 # that suffices.
 GRID_SIZES = {
@@ -44,6 +46,8 @@ PAIRS_PER_FREQUENCY = {1: 1, 2: 100, 3: 300}
 # from 0.01 to 0.6 of inputs from -3 to 3: at most 0.16, 0.19, 0.17, 0.33, 0.64, 1.7, 4.9.
 ERROR_OF_DEGREE = (1.0, 2.0, 2.0, 3.0, 6.0, 15.0, 40.0)
 MAX_DEGREE = len(ERROR_OF_DEGREE) - 1  # of moments
+
+_max_over_batch = over_batch(jnp.max)  # of constants
 
 
 def convolve(
@@ -203,18 +207,3 @@ def _coefficients(scaled: Float[Array, "dim dim"], size: int) -> Float[Array, ".
     partner = functools.reduce(operator.and_, (axis > -size / 2 for axis in axes))
     weights = jnp.exp(-0.5 * form) * jnp.sqrt(jnp.linalg.det(scaled) / (2 * jnp.pi) ** dim)
     return jnp.where(partner, weights, 0.0)
-
-
-@jax.custom_batching.custom_vmap
-def _max_over_batch(constant: Float[Array, " dim"]) -> Float[Array, " dim"]:
-    """Returns its argument; under `vmap`, the maximum over the batch, without a batch axis.
-
-    `constant`: numbers without derivatives, of which the rule of `vmap` has none.
-    """
-    return constant
-
-
-@_max_over_batch.def_vmap
-def _(size: int, batched: list[bool], constant: Float[Array, "batch dim"]) -> tuple[Array, bool]:
-    """Returns the maximum over the batch, and False: the result has no batch axis."""
-    return _max_over_batch(jnp.max(constant, axis=0)), False

@@ -79,8 +79,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):
     def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
         """Predictions from checked data."""
         out, local = self._fitted(q, rows, prior, with_slopes=False)
-        flags = local.deficient, local.extrapolates
-        warn_of_extrapolation(self.description, *flags, local.log_mass.dtype)
+        warn_of_extrapolation(self.description, local, local.log_mass.dtype)
         return rows.shaped(self.model.filled(out, local.empty, q, rows, with_weights(prior, rows)))
 
     def local_fit(

@@ -119,15 +119,8 @@ def density_box(kernel: Kernel, x: Inputs, weights: AnyArray | None) -> tuple[An
     least = shortest_share * 1.144 * spread * count ** (-1.0 / (x.shape[1] + 4))
     if kernel.lengthscale_parameter.shape == ():
         least = xp.min(xp.where(spread > 0, least, xp.inf))
-    return with_lengthscale(
-        lower, xp.maximum(xp.asarray(cast(Any, lower).lengthscale), least)
-    ), upper
-
-
-def with_lengthscale(kernel: Any, lengthscale: AnyArray) -> Any:
-    """Returns the kernel with another lengthscale."""
-    parameter = kernel.lengthscale_parameter.at(lengthscale)
-    return eqx.tree_at(lambda kernel: kernel.lengthscale_parameter, kernel, parameter)
+    lower = cast(Any, lower)
+    return lower.with_lengthscale(xp.maximum(xp.asarray(lower.lengthscale), least)), upper
 
 
 IMAGE_PERIODS = 3  # on either side; beyond, a Gaussian of the length of the support has 3e-12 left
@@ -276,7 +269,7 @@ class KernelDensity(DensityModel):
         if self.support is not None and not any(map(math.isinf, self.support)):
             xp, length = namespace_of(x), self.support[1] - self.support[0]
             longest = xp.minimum(xp.asarray(upper.lengthscale), xp.asarray(length, x.dtype))
-            upper = with_lengthscale(upper, longest)
+            upper = upper.with_lengthscale(longest)
         return with_bounds_of("kernel", self, (lower, upper))
 
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from .._core.arrays import as_points, precise_matmul
-from .._core.rows import Labels, NewInputs, Predictions, Rows, as_variances
+from .._core.arrays import as_points, as_real_array, precise_matmul
+from .._core.rows import Labels, NewInputs, Predictions, Rows
 from ..priors import ExcludeSelf, Prior, key_mask_of
 from ._smoother import Smoother, hide_rows, on_padded_rows
 
@@ -86,8 +86,10 @@ class Estimate(eqx.Module):
         **Arguments:** `variance`: $\sigma_j^2$ of each label, shape (n,) or (n, columns). Of 1, it
         gives the squared norm of the weights.
         """
-        out = self.sum_of_squares(as_variances(variance))
-        return out[:, 0] if jnp.ndim(variance) == 1 else out
+        array = as_real_array("variance", variance)
+        if array.ndim == 1:
+            return self.sum_of_squares(array[:, None])[:, 0]
+        return self.sum_of_squares(array)
 
     def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
         """`variance_of` columns; override it where there is a formula without the weights."""

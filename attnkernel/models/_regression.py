@@ -261,16 +261,11 @@ class Derivative(RowsRegression):
                 f"derivative={self.derivative}. Take a model of order {total}."
             )
 
-    def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
-        """Derivatives, in units of y over those of x, from checked data."""
-        self.check_columns(rows.x.shape[1])
-        return super().predict(q, rows, prior)
-
     def evaluate(
         self, prior: Prior | None, q: NewInputs, rows: Rows
     ) -> tuple[Predictions, DataSupport]:
-        out, local = self.fitted(q, rows.x, rows.y, with_weights(prior, rows))
-        return rows.shaped(out), support_of(local)
+        found = self.estimate(q, rows, prior=prior)
+        return found.value, found.support
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """Those of the model."""
@@ -290,7 +285,6 @@ class Derivative(RowsRegression):
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "DerivativeEstimate":
         r"""Derivatives, their variances $\sum_j D_j(x)^2 \sigma_j^2$, and their support."""
-        self.check_columns(rows.x.shape[1])
         q, prior = self.queries_at(x_new, rows), with_weights(prior, rows)
         out, local = self.fitted(q, rows.x, rows.y, prior)
         return DerivativeEstimate(self, rows, rows.shaped(out), support_of(local), q, prior, local)
@@ -298,7 +292,9 @@ class Derivative(RowsRegression):
     def fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None
     ) -> tuple[Float[Array, "m out"], LocalFit]:
-        """Derivatives at queries, NaN where the data do not determine them, and polynomials."""
+        """Derivatives at queries, in units of y over those of x, and polynomials; NaN where data
+        do not determine them."""
+        self.check_columns(k.shape[1])
         model, used = self.model, self.model.columns_of_quantities(k.shape[1])
         exponent = tuple(self.derivative[column] for column in used)
         term = exponents(len(used), model.order).index(exponent) if model.order else 0

@@ -123,8 +123,7 @@ class RowsRegression(eqx.Module):
         """
         model: Any = self
         out, support = on_padded_rows(type(self).evaluate, model, prior, q, rows)
-        flags = support.deficient, support.extrapolates
-        warn_of_extrapolation(model.description, *flags, wider_dtype(out.dtype))
+        warn_of_extrapolation(model.description, support, wider_dtype(out.dtype))
         return out
 
     def evaluate(self, prior: Prior | None, q: NewInputs, rows: Rows) -> tuple[Predictions, Any]:

@@ -11,9 +11,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_boolean_array, as_integer_array, as_numpy_or_none, as_real_array
-from .._core.validation import as_integer, require_bool, require_instance
-from ..attention import PerHead, require_parts
-from ..methods import Method
+from .._core.validation import as_integer, require_bool
+from ..attention import PerHead
 from ..priors import MaskArray, Prior, require_prior
 
 Heads = Float[Array, "_rows _heads _size"]
@@ -28,12 +27,6 @@ def require_bools(**flags: Any) -> None:
     """Raises `ValueError` unless each argument is True or False."""
     for name, flag in flags.items():
         require_bool(name, flag)
-
-
-def require_attention_parts(kernel: Any, prior: Any, rule: Any, method: Any) -> None:
-    """Raises `ValueError` unless each has its class; kernel, prior and rule may be `PerHead`."""
-    require_parts(kernel, prior, rule)
-    require_instance("method", method, Method, "ak.attention.Auto()")
 
 
 def as_sequence(name: str, rows: Any, size: int) -> Float[Array, "rows size"]:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._core.arrays import as_float_dtype, require_finite
 from .._core.parameters import fixed
 from .._core.validation import as_integer, require_instance, require_key
-from ..attention import Auto, PerHead, attend
+from ..attention import Auto, PerHead, attend, require_parts
 from ..kernels import DotProduct
 from ..methods import Method
 from ..priors import AtPositions, Prior
@@ -25,7 +25,6 @@ from ._inputs import (
     join_heads,
     mask_as_prior,
     multiply_priors,
-    require_attention_parts,
     require_bools,
     size_or,
     split_heads,
@@ -121,7 +120,7 @@ class LatentAttention(HeadsLayer):
                 f"rotary must have frequencies of one axis here, shape (pairs,); got {rotary.axes} "
                 f"axes. For several use ak.MultiheadAttention."
             )
-        require_attention_parts(DotProduct(), prior, rule, method)
+        require_parts(DotProduct(), prior, rule, method)
         require_bools(use_output_bias=use_output_bias, latent_norm=latent_norm)
         require_key("key", key)
         dtype = as_float_dtype("dtype", dtype)

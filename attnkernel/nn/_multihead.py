@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._core.arrays import as_float_dtype, wider_dtype
 from .._core.hints import explained
 from .._core.validation import is_real_number, require_function, require_instance, require_key
-from ..attention import Auto, PerHead, as_order, attention_weights, task_of
+from ..attention import Auto, PerHead, as_order, attention_weights, require_parts, task_of
 from ..kernels import DotProduct, Features, Kernel
 from ..local import Polynomial, local_polynomial
 from ..methods import Linear, LinearState, Method, advance
@@ -29,7 +29,6 @@ from ._inputs import (
     join_heads,
     mask_as_prior,
     multiply_priors,
-    require_attention_parts,
     require_bools,
     size_or,
     split_heads,
@@ -141,7 +140,7 @@ class MultiheadAttention(HeadsLayer):
                 f"num_heads must be a multiple of num_kv_heads, so that each head of keys serves "
                 f"the same number of query heads; got {num_heads} and {num_kv_heads}."
             )
-        require_attention_parts(kernel, prior, rule, method)
+        require_parts(kernel, prior, rule, method)
         require_bools(use_query_bias=use_query_bias, use_key_bias=use_key_bias, qk_norm=qk_norm)
         require_bools(
             use_value_bias=use_value_bias, use_output_bias=use_output_bias, inference=inference

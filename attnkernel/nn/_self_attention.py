@@ -9,12 +9,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.arrays import require_finite
 from .._core.validation import as_integer, require_bool, require_key
-from ..attention import Auto, attend, attention_weights
+from ..attention import Auto, attend, attention_weights, require_parts
 from ..kernels import DotProduct, Kernel
 from ..methods import Method
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._inputs import as_sequence, multiply_priors, require_attention_parts, size_or
+from ._inputs import as_sequence, multiply_priors, size_or
 
 
 class SelfAttention(eqx.Module):
@@ -65,7 +65,7 @@ class SelfAttention(eqx.Module):
         size = as_integer("size", size, 1)
         qk_size, vo_size = size_or("qk_size", qk_size, size), size_or("vo_size", vo_size, size)
         require_bool("use_bias", use_bias)
-        require_attention_parts(kernel, prior, rule, method)
+        require_parts(kernel, prior, rule, method)
         require_key("key", key)
         keys = jax.random.split(key, 3)
         linear = functools.partial(eqx.nn.Linear, size, use_bias=use_bias)

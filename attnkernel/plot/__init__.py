@@ -10,8 +10,7 @@ from ._diagnostics import (
     residuals as residuals,
     weights as weights,
 )
-from ._discontinuity import discontinuity as discontinuity
-from ._fit import band as band, fit as fit
+from ._fit import band as band, discontinuity as discontinuity, fit as fit
 from ._partial import interact as interact, partial as partial
 from ._style import (
     BLUE as BLUE,

@@ -1,7 +1,7 @@
 """Masks: functions of the two positions alone, or stored, an entry for each key or each pair."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -64,8 +64,9 @@ class MaskFunction(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.function(i, j)
 
-    def comparable(self) -> "MaskFunction":
-        """The mask with a function that equals those which compute the same, where it can tell."""
+    def comparable(self, dtype: Any) -> "MaskFunction":
+        """The mask with a function that equals those which compute the same, where it can tell;
+        `dtype`: of the scores, which a mask does not read."""
         position = jax.ShapeDtypeStruct((), jnp.int32)
         return MaskFunction(comparable_by_program(self.function, position, position))
 

@@ -12,8 +12,8 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_310, "experiments": 13_308, "tests": 20_849}
-FILES = 171
+CODE_LINES = {"attnkernel": 18_160, "experiments": 13_319, "tests": 20_880}
+FILES = 168
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

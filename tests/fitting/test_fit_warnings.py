@@ -12,7 +12,6 @@ from marks import slow
 
 import attnkernel as ak
 from attnkernel.fitting import Result, _fit_warnings
-from attnkernel.fitting._minima import is_minimum
 from attnkernel.fitting._minimise import prepare_searches
 from attnkernel.fitting._options import Options
 from attnkernel.objectives import Sample
@@ -202,7 +201,7 @@ def test_rounding_makes_no_minimum_far_below_the_spacing():
     searches = prepare_searches(model, Sample(sample.x, sample.y, sample.objective), options)
     for lengthscale in (7.6e-5, 7.8e-5, 7.95e-5, 8.1e-5):
         params = eqx.filter(ak.KernelRegression(ak.Gaussian(lengthscale)), eqx.is_inexact_array)
-        assert not is_minimum(searches, params, tolerance=np.inf)
+        assert not searches.has_minimum(params, tolerance=np.inf)
 
 
 def test_the_record_of_starts_prints_its_codes():
