@@ -11,7 +11,14 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import AnyArray, Scalar, is_concrete, is_on_one_device
+from .._core.arrays import (
+    AnyArray,
+    Scalar,
+    as_points,
+    as_real_array,
+    is_concrete,
+    is_on_one_device,
+)
 from .._core.rows import Inputs, Labels, bucket_size, is_positive
 from .._core.validation import as_integer, as_integer_tuple
 from ..priors import HeldOut
@@ -172,34 +179,49 @@ class ExpectedHoldOut(Validation):
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
     ) -> Scalar:
-        return jnp.mean(jax.vmap(_weighted_mean)(*self._scores_and_weights(model, x, y)))
+        return self._checked(_expected_error, model, x, y)
 
     def scores(self, model: Any, x: Inputs, y: Labels) -> Float[Array, "permutations n"]:
         """Returns the score of each row in each permutation; NaN of the n mod h rows that are in no
         block."""
-        scores, weights = self._scores_and_weights(model, x, y)
-        return jnp.where(weights > 0, scores, jnp.nan)
+        return self._checked(_scores_of_permutations, model, x, y)
 
-    def _scores_and_weights(
-        self, model: Any, x: Inputs, y: Labels
-    ) -> tuple[Float[Array, "permutations n"], Float[Array, "permutations n"]]:
-        """Returns the scores of rows, 0 of those that are in no block, and their weights."""
+    def _checked(self, function: Callable[..., Array], model: Any, x: Any, y: Any) -> Array:
+        """Returns the function of arrays that were checked, as one program."""
         _require_one(self.size)
         self.check(len(x))
-        n, given = len(x), jnp.ones(len(x)) if self.weights is None else self.weights
-        ranks = np.tile(np.arange(n), (self.permutations, 1))
-        ranks = jnp.asarray(np.random.default_rng(0).permuted(ranks, axis=1))
-        weights = jnp.where(ranks < n // self.size * self.size, given[None], 0.0)
+        return eqx.filter_jit(function)(self, model, as_points("x", x), as_real_array("y", y))
 
-        def of_permutation(parts: tuple[Array, Array]) -> Float[Array, " n"]:
-            rank, weights = parts
-            prior = OtherFolds(rank // self.size)
-            predicted = model(x, x, y, prior=prior, **self.weight_kwargs())
-            return _scores(self, model, predicted, y, weights)
 
-        apply = jax.checkpoint(of_permutation, prevent_cse=False)
-        batch = max(1, 2**18 // n**2)  # pairs at once
-        return jax.lax.map(apply, (ranks, weights), batch_size=batch), weights
+def _expected_error(of: ExpectedHoldOut, model: Any, x: Inputs, y: Labels) -> Scalar:
+    """Returns the mean over permutations of the mean error of the rows in blocks."""
+    return jnp.mean(jax.vmap(_weighted_mean)(*_scores_and_weights(of, model, x, y)))
+
+
+def _scores_of_permutations(of: ExpectedHoldOut, model: Any, x: Inputs, y: Labels) -> Array:
+    """Returns the scores of rows in blocks, and NaN of others."""
+    scores, weights = _scores_and_weights(of, model, x, y)
+    return jnp.where(weights > 0, scores, jnp.nan)
+
+
+def _scores_and_weights(
+    of: ExpectedHoldOut, model: Any, x: Inputs, y: Labels
+) -> tuple[Float[Array, "permutations n"], Float[Array, "permutations n"]]:
+    """Returns the scores of rows, 0 of those that are in no block, and their weights."""
+    n, given = len(x), jnp.ones(len(x)) if of.weights is None else of.weights
+    ranks = np.tile(np.arange(n), (of.permutations, 1))
+    ranks = jnp.asarray(np.random.default_rng(0).permuted(ranks, axis=1))
+    weights = jnp.where(ranks < n // of.size * of.size, given[None], 0.0)
+
+    def of_permutation(parts: tuple[Array, Array]) -> Float[Array, " n"]:
+        rank, weights = parts
+        prior = OtherFolds(rank // of.size)
+        predicted = model(x, x, y, prior=prior, **of.weight_kwargs())
+        return _scores(of, model, predicted, y, weights)
+
+    apply = jax.checkpoint(of_permutation, prevent_cse=False)
+    batch = max(1, 2**18 // n**2)  # pairs at once
+    return jax.lax.map(apply, (ranks, weights), batch_size=batch), weights
 
 
 def _scores(
