@@ -35,16 +35,18 @@ def check_arguments(
     return (q, k, v), task_of(q, k, v, *map(first_head, parts), degree=degree)
 
 
-def require_parts(kernel: Any, prior: Any, rule: Any, method: Any = None) -> None:
-    """Raises `ValueError` unless each, or its `PerHead`, has its class; a prior and a method may be
-    None."""
+def require_parts(kernel: Any, prior: Any, rule: Any, *methods: Any) -> None:
+    """Raises `ValueError` unless each, or its `PerHead`, has its class; a prior may be None.
+
+    `methods`: of a layer, one.
+    """
     for name, part, kind, example in (
         ("kernel", kernel, Kernel, "ak.Gaussian(0.3)"),
         ("rule", rule, Rule, "ak.Softmax()"),
         ("prior", prior, Prior, "ak.Causal(), for an array ak.priors.MaskArray(mask), or None"),
-        ("method", method, Method, "ak.attention.Auto()"),
+        *(("method", method, Method, "ak.attention.Auto()") for method in methods),
     ):
-        if not (part is None and name in ("prior", "method")):
+        if not (part is None and name == "prior"):
             require_instance(name, getattr(part, "stack", part), kind, example)
 
 

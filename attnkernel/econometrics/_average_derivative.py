@@ -159,9 +159,9 @@ def average_derivative(
     arrays = padded_rows(fit, jax.device_put(omega[:, None]))
     nominal = jax.device_put(np.asarray(level, fit.y.dtype))
     if clusters is not None:
-        noise = noise or "rows"
+        noise = "rows" if noise is None else noise
         clusters = Clusters.of_rows(clusters, fit, level, noise, len(arrays[1].x))
-    parts = (fit.model, nominal, noise or "local", clusters, undersmoothed)
+    parts = (fit.model, nominal, "local" if noise is None else noise, clusters, undersmoothed)
     found, support = jit_if_pure(_average_slopes, parts, *arrays)
     support = cut_rows(support, len(fit.x))
     warn_of_extrapolation(fit.model.description, support, fit.y.dtype)

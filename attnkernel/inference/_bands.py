@@ -151,7 +151,7 @@ def bands(
     simulation = (draws, key) if kind == "simultaneous" else (0, None)
     arrays = padded_rows(fit, at)
     if clusters is not None:
-        noise = noise or "rows"
+        noise = "rows" if noise is None else noise
         clusters = Clusters.of_rows(clusters, fit, level, noise, len(arrays[1].x), kind)
     is_linear = isinstance(fit.model, LinearSmoother)
     compute = compute_linear_bands if is_linear else compute_likelihood_bands
@@ -190,7 +190,7 @@ def compute_linear_bands(
     pointwise.
     """
     corrected, derivative, component = estimated
-    rule, squared_residuals = RowVariance.of_fit(model, rows, noise or "local")
+    rule, squared_residuals = RowVariance.of_fit(model, rows, "local" if noise is None else noise)
     if corrected:
         model = bias_corrected(model, rows)
     variance = rule(squared_residuals)
@@ -247,7 +247,7 @@ def compute_likelihood_bands(
     Arguments as for `compute_linear_bands`; there are no `clusters`, no `derivative` and no
     `component`.
     """
-    noise = noise or "family"
+    noise = "family" if noise is None else noise
     require_choice("noise", noise, get_args(LikelihoodNoise))
     corrected, _, _ = estimated
     x, family, prior = rows.x, model.family, with_weights(None, rows)
