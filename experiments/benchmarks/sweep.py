@@ -103,16 +103,16 @@ def _run_experiments(folder: Path, *arguments: str) -> None:
 
 
 def _largest_deviation(table: Path, directories: list[tuple[int, str, Path]]) -> float:
-    """Returns the largest relative difference between the numbers of a sweep and those of the same
-    runs one by one. `table`: `members.csv` of the sweep; `directories`: seed, hold-out and
-    directory of each run.
+    """Returns the largest relative difference between the numbers of a sweep, which are those of
+    `compute`, and those of the same runs one by one. `table`: `members.csv` of the sweep;
+    `directories`: seed, hold-out and directory of each run.
     """
     with table.open(encoding="utf-8") as file:
         rows = {(int(row["seed"]), row["hold_out"]): row for row in csv.DictReader(file)}
     worst = 0.0
     for seed, size, directory in directories:
         (fit,) = json.loads((directory / "summary.json").read_text(encoding="utf-8"))["fits"]
-        for name, value in fit.items():
-            together = float(rows[seed, size][f"fits.0.{name}"])
+        for name in fit.keys() & {column.removeprefix("fits.0.") for column in rows[seed, size]}:
+            together, value = float(rows[seed, size][f"fits.0.{name}"]), fit[name]
             worst = max(worst, abs(together - value) / abs(value))
     return worst

@@ -113,19 +113,22 @@ class HoldOut(base.HoldOutStudy):
         found = ak.fit_many(
             fits.model, data.x, data.y, objective=expected, in_axes=(0, None, 0), starts=1
         )
-        before, after = (
-            np.asarray(_scores(models, expected, data.x, data.y))
+        before, after = (  # masked: rows in no block, and predictions without a label in reach
+            np.ma.masked_invalid(_scores(models, expected, data.x, data.y))
             for models in (fits.model, found.model)
         )
-        worse = np.nanmean(before - after, axis=1)
-        draws = np.nanmean(after, axis=2)
-        half = np.log(np.asarray(fits.history["lengthscale"]))[:, self.training.steps // 2 :]
+        worse, draws = (before - after).mean(axis=1), after.mean(axis=2)
+        spread = draws.std(axis=1).filled(np.nan)
+        spread[spread < 1e-6 * draws.mean(axis=1)] = 0.0  # of one row held out, that of rounding
+        is_worse = worse.mean(axis=1) > 2.0 * worse.std(axis=1) / n**0.5
+        path = np.log(np.asarray(fits.history["lengthscale"]))
+        half = path[:, path.shape[1] // 2 :]
         columns = {
             "minimum": self.model.shown(found.model.kernel.lengthscale),
             "minimum_error": found.loss,
-            "standard_error": np.std(draws, axis=1) / draws.shape[1] ** 0.5,
+            "standard_error": spread / draws.shape[1] ** 0.5,
             "average": self.model.shown(np.exp(np.mean(half, axis=1))),
-            "settled": np.nanmean(worse, axis=1) <= 2.0 * np.nanstd(worse, axis=1) / n**0.5,
+            "settled": ~np.ma.filled(is_worse, False),
         }
         return columns, found
 
