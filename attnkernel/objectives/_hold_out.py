@@ -187,17 +187,19 @@ class ExpectedHoldOut(Validation):
         return self._checked(_scores_of_permutations, model, x, y)
 
     def _checked(self, function: Callable[..., Array], model: Any, x: Any, y: Any) -> Array:
-        """Returns the function of arrays that were checked, as one program."""
+        """Returns a compiled function of arrays that were checked."""
         _require_one(self.size)
         self.check(len(x))
-        return eqx.filter_jit(function)(self, model, as_points("x", x), as_real_array("y", y))
+        return function(self, model, as_points("x", x), as_real_array("y", y))
 
 
+@eqx.filter_jit
 def _expected_error(of: ExpectedHoldOut, model: Any, x: Inputs, y: Labels) -> Scalar:
     """Returns the mean over permutations of the mean error of the rows in blocks."""
     return jnp.mean(jax.vmap(_weighted_mean)(*_scores_and_weights(of, model, x, y)))
 
 
+@eqx.filter_jit
 def _scores_of_permutations(of: ExpectedHoldOut, model: Any, x: Inputs, y: Labels) -> Array:
     """Returns the scores of rows in blocks, and NaN of others."""
     scores, weights = _scores_and_weights(of, model, x, y)
