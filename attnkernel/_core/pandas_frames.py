@@ -103,13 +103,17 @@ def frames_to_numbers(x: Any, y: Any, weights: Any, na: str) -> tuple[Any, Any, 
 
 
 def query_to_numbers(frame: Any, names: Names | None, categories: Categories | None) -> np.ndarray:
-    """Returns new inputs as numbers; `ValueError` unless the columns are those of the fit."""
+    """Returns new inputs as numbers, columns by the names of the fit; `ValueError` if one is
+    missing."""
     got = column_names(frame)
     if names is not None and names not in ((None,), got):
-        raise ValueError(
-            f"x_new must have the columns of the fit, in the same order: {list(names)}; got "
-            f"{list(got)}. Try x_new[{list(names)}]."
-        )
+        if is_series(frame) or any(got.count(name) != 1 for name in names):
+            raise ValueError(
+                f"x_new must have the columns of the fit, {list(names)}, each once; got "
+                f"{list(got)}."
+            )
+        frame = frame[list(names)]
+        got = names
     if categories is None or len(categories) != len(got):
         categories = (None,) * len(got)
     return frame_to_numbers("x_new", frame, categories)[0]
@@ -247,12 +251,12 @@ def _numeric_column_to_float64(column: Any, where: str) -> np.ndarray:
         advice = ADVICE_FOR_CLASSES
     if kind == "M":
         advice = "Subtract one of the dates, and divide by a unit: pandas.Timedelta(days=1)."
-    elif _holds_numbers(column):
+    elif holds_numbers(column):
         advice = "They are numbers all the same: convert them with .astype(float)."
     raise ValueError(f"{where} must be numeric; its dtype is {column.dtype}{first}. {advice}")
 
 
-def _holds_numbers(column: Any) -> bool:
+def holds_numbers(column: Any) -> bool:
     """Whether every cell of a column of objects or text can be read as a number."""
     try:
         column.astype(float)

@@ -17,8 +17,9 @@ from jaxtyping import Array, PRNGKeyArray
 from .._core.arrays import as_numpy_if_concrete, as_real_array, index_on_host, namespace_of, to_jax
 from .._core.rows import parse_rows
 from .._core.validation import require_choice, require_instance, require_key
-from ..kernels import number_columns
-from ..models import DensityModel
+from ..data import frame_by_formula
+from ..kernels import number_columns, of_columns
+from ..models import DensityModel, KernelRegression
 from ..objectives import BY_NAME, LeaveOneOut, Objective, Sample, at_distinct_inputs
 from ._checkpoints import Checkpoints
 from ._chunks import History
@@ -80,6 +81,10 @@ def fit(
       kernels such as `ak.Gaussian(2.0).on("temperature")`, and predicts for frames. Columns of
       categories are fitted as their codes, from 0. A density, such as `KernelDensity`, has no
       labels: leave y out.
+    - A formula names the columns of a frame: `ak.fit(frame, "wage ~ age + sex")`, or `"wage ~ ."`
+      for all other columns, is a local linear regression with the kernel
+      `ak.kernels.of_columns(frame[["age", "sex"]])`, in which words are categories;
+      `ak.fit(model, "wage ~ age + sex", frame)` is another model of these columns.
     - `objective`: `LeaveOneOut()` (default), `HoldOut(h)`, your own `Objective`, or a name:
       "leave_one_out", "gcv", "aicc".
     - `optimizer`: any optax optimiser. Default: the search, for deterministic objectives only.
@@ -128,6 +133,8 @@ def fit(
     if key is not None:
         require_key("key", key)
     require_choice("na", na, ("error", "drop"))
+    if isinstance(x, str):
+        model, x, y = _by_formula(model, x, y, na)
     objective = as_objective(objective)
     options = Options(
         optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
@@ -153,6 +160,17 @@ def fit(
         outcome = train(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows
     return Fit(*outcome, data.x, data.y, *names).warned()
+
+
+def _by_formula(model: Any, formula: str, frame: Any, na: str) -> tuple[Any, Any, Any]:
+    """Returns the model, the inputs and the label of `fit(frame, formula)`, whose model is local
+    linear with a kernel for each kind of column, or of `fit(model, formula, frame)`."""
+    is_default = frame is None
+    x, y = frame_by_formula(formula, model if is_default else frame)
+    if is_default:
+        rows = x.dropna() if na == "drop" else x
+        model = KernelRegression(of_columns(rows), order=1)
+    return model, x, y
 
 
 def as_objective(objective: Any) -> Objective:

@@ -68,8 +68,8 @@ def _require_types(model: Any, options: Options) -> None:
     if isinstance(model, type) or not callable(model):
         raise ValueError(
             f"model must be called as model(x_new, x, y, prior=...), such as "
-            f"ak.KernelRegression(ak.Gaussian(0.3)), and comes first, ak.fit(model, x, y); got "
-            f"{value_text(model)}."
+            f"ak.KernelRegression(ak.Gaussian(0.3)), and comes first, ak.fit(model, x, y); a frame "
+            f'has a formula in place of a model, ak.fit(frame, "y ~ x"); got {value_text(model)}.'
         )
     optimizer, bounds = options.optimizer, options.bounds
     if optimizer is not None and not all(hasattr(optimizer, part) for part in ("init", "update")):

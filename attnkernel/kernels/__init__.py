@@ -44,6 +44,7 @@ from ._inner import (
     DotProduct as DotProduct,
     Polynomial as Polynomial,
 )
+from ._of_columns import of_columns as of_columns
 from ._radial import Radial as Radial
 from ._radial_kernels import (
     Cauchy as Cauchy,

@@ -1,23 +1,20 @@
 """The command `fit`: a formula such as `wage ~ age + sex` as the config of a regression."""
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnkernel._core.validation import OptionError
+from attnkernel.data import columns_of_formula, parse_formula
 from attnkernel.data._records import Records
 
 from .loading import ConfigIssue, Source, apply
 from .plain_yaml import ConfigError
 
-EXAMPLE = "'wage ~ age + sex', 'wage ~ .' for all other columns, or 'wage ~ . - id'"
 OVERRIDE = re.compile(r"[a-z_]+(?:\.[a-z_]+)*=.*", re.DOTALL)
-# a hyphen inside a word, as in x-ray, is no minus
-MINUS = re.compile(r"(`[^`]*`)|(?<![^\s`~+])-")
-DOT_MINUS = re.compile(r"(?<![^\s~+])\.-")
-CALL = re.compile(r"([A-Za-z_.][\w.]*)\(")
 FLAGS = {
     "data.delimiter": "--delimiter",
     "data.decimal": "--decimal",
@@ -32,21 +29,6 @@ FLAGS = {
 }
 
 
-class Term(NamedTuple):
-    """A name of a formula with the sign before it; a quoted name may hold any characters."""
-
-    sign: str
-    name: str
-    is_quoted: bool
-
-
-class Formula(NamedTuple):
-    """The label, and the terms of the inputs, in which `.` is every other column."""
-
-    y: Term
-    terms: list[Term]
-
-
 def source_of(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> Source:
     """Returns the config of a regression of a CSV file.
 
@@ -57,7 +39,8 @@ def source_of(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> S
     """
     overrides = [word for word in words if OVERRIDE.fullmatch(word)]
     text = _joined([word for word in words if not OVERRIDE.fullmatch(word)])
-    formula = parse(text)
+    with _as_config_errors():
+        formula = parse_formula(text)
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", path.stem).strip("_-")[:64]
     data = {"source": "csv", "path": str(path), "y": formula.y.name}
     values = {"study": "regression", "name": name or "regression", "data": data}
@@ -81,8 +64,18 @@ def source_of(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> S
             raise ConfigError(source.explain(issue)) from None
         except (ValueError, TypeError, LookupError) as error:
             raise ConfigError(str(error)) from None
-        source.values["data"]["x"] = columns_of(formula, header, path)
+        with _as_config_errors():
+            source.values["data"]["x"] = columns_of_formula(formula, header, str(path))
     return source
+
+
+@contextlib.contextmanager
+def _as_config_errors() -> Iterator[None]:
+    """Raises a `ValueError` of a formula as a `ConfigError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def dates_of(options: Sequence[str] | None) -> dict[str, str | None] | None:
@@ -111,95 +104,6 @@ def set_field(source: Source, field: str, value: Any) -> None:
     for group in groups:
         parent = parent.setdefault(group, {})
     parent[last] = value
-
-
-def parse(text: str) -> Formula:
-    r"""Returns the names in a formula; one with `~`, `+` or ` -` is put in backticks.
-
-    **Raises:** `ConfigError` for another text.
-    """
-    marked = MINUS.sub(lambda found: found[1] or "\0", DOT_MINUS.sub(". -", text))
-    parts = [part.strip() for part in re.findall(r"`[^`]*`|[~+\0]|[^`~+\0]+", marked)]
-    y, tilde, *rest = [*filter(None, parts), "", ""]
-    rest = [part for part in rest if part]
-    rest = rest if rest[:1] == ["\0"] else ["+", *rest]
-    signs, names = rest[::2], rest[1::2]
-    is_formula = tilde == "~" and len(signs) == len(names) and set(signs) <= {"+", "\0"}
-    if not is_formula or {"~", "+", "\0"} & {y, *names}:
-        raise ConfigError(f"expected a formula, such as {EXAMPLE}; got {text!r}")
-    label, *terms = (
-        Term("-" if sign == "\0" else "+", name.strip("`"), name.startswith("`"))
-        for sign, name in zip(("+", *signs), (y, *names), strict=True)
-    )
-    return Formula(label, terms)
-
-
-def columns_of(formula: Formula, header: Sequence[str], path: Path) -> list[str]:
-    """Returns the input columns of a formula, each once, in the order of their terms.
-
-    A name that is not in the header of the file is kept: the reader of the file refuses it.
-
-    **Raises:** `ConfigError` for functions and interactions, and if no column is left.
-    """
-    y, terms = formula
-    if y.name in header or len(header) > 1:  # else the delimiter is another
-        for term in (y, *terms):
-            _require_name(term, header, is_label=term is y)
-    kept: list[str] = []
-    for sign, name, is_quoted in terms:
-        is_rest = name == "." and not is_quoted
-        named = [column for column in header if column != y.name] if is_rest else [name]
-        if "" in named:
-            place = list(header).index("") + 1
-            raise ConfigError(
-                f"{path}: column {place} has no name in the header: give it one, or name the "
-                f"columns of the fit in place of '.'"
-            )
-        if sign == "+":
-            kept += [column for column in dict.fromkeys(named) if column not in kept]
-        elif is_rest or name in header:
-            kept = [column for column in kept if column not in named]
-        else:
-            raise ConfigError(
-                f"{path}: there is no column {name!r} to leave out; its columns are "
-                f"{', '.join(map(repr, header))}"
-            )
-    if not kept and y.name in header:
-        raise ConfigError(f"{path}: the formula leaves no column of inputs")
-    return kept or [y.name]  # the reader says what is wrong with the header
-
-
-def _require_name(term: Term, header: Sequence[str], *, is_label: bool) -> None:
-    """Raises `ConfigError` for a term that is an expression of R in columns of the header."""
-    name = term.name
-    if term.is_quoted or name in header or name == ".":
-        return
-    if name in ("0", "1"):
-        raise ConfigError(
-            f"a kernel smoother has no intercept to add or to leave out: drop {name!r} from the "
-            f"formula"
-        )
-    inside = [c for c in header if c and re.search(rf"(?<![\w.]){re.escape(c)}(?![\w.])", name)]
-    if not inside or not re.search(r"[:*^|()]|%in%", name):
-        return
-    call, columns = CALL.match(name), " + ".join(inside)
-    if call and is_label:
-        advice = f"add a column of {name} to the file, and name that"
-    elif call and call[1] in ("factor", "as.factor", "C"):
-        advice = (
-            f"columns of words are categories; for numbers, write {columns} --category {inside[0]}"
-        )
-    elif call:
-        advice = (
-            f"a kernel smoother follows the curve of a column by itself: write {columns}, or add a "
-            f"column of {name} to the file"
-        )
-    else:
-        advice = (
-            f"a kernel smoother of several columns has their interactions by itself: write "
-            f"{columns}"
-        )
-    raise ConfigError(f"expected names of columns in the formula; got {name!r}: {advice}")
 
 
 def _joined(words: Sequence[str]) -> str:

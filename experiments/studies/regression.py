@@ -1,7 +1,5 @@
 """A regression of any table: the fit with its band, the effect of each column, and a report."""
 
-import functools
-import operator
 import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, cast
@@ -16,6 +14,7 @@ from pydantic import AfterValidator, Field
 
 import attnkernel as ak
 from attnkernel.inference._report import natural_parameters
+from attnkernel.kernels._of_columns import product_of_columns
 from attnkernel.objectives import BY_NAME
 from attnkernel.plot._diagnostics import draw_residuals, inputs_of_noise
 from attnkernel.plot._fit import draw_left_out
@@ -53,39 +52,12 @@ class ColumnModel(Part):
 
     def make(self, data: ak.data.Dataset) -> ak.KernelRegression | ak.LocalLikelihood:
         """The model where its search starts: at lengthscales of 0.3 standard deviations."""
-        kernel = self._kernel_of_columns(data)
+        kind = KERNELS["gaussian" if self.kernel == "auto" else self.kernel]
+        periods = {data.x_names.index(name): period for name, period in self.periods.items()}
+        kernel = product_of_columns(data.x, kind, periods, data.categories, data.ordered)
         if self.family == "gaussian":
             return ak.KernelRegression(kernel, order=self.order)
         return ak.LocalLikelihood(kernel, family=FAMILIES[self.family](), order=self.order)
-
-    def _kernel_of_columns(self, data: ak.data.Dataset) -> ak.kernels.Kernel:
-        """Returns the product of kernels of the columns: of quantities this one, of those with a
-        period the periodic one, of categories that of Aitchison and Aitken, of ordered categories
-        that of Li and Racine."""
-        dim = data.x.shape[1]
-        circles = {data.x_names.index(name): period for name, period in self.periods.items()}
-        levels, ordered = data.categories or (None,) * dim, data.ordered or (False,) * dim
-        kind = KERNELS["gaussian" if self.kernel == "auto" else self.kernel]
-        quantities = [c for c in range(dim) if levels[c] is None and c not in circles]
-        factors: list[Any] = [ak.Periodic(0.5, at).on(c) for c, at in circles.items()]
-        if quantities:
-            lengths = 0.3 * np.std(np.asarray(data.x)[:, quantities], axis=0)
-            if dim == 1:
-                return kind(lengths[0])
-            if kind is ak.Gaussian:  # the product over its columns is one of their distance
-                factors.append(kind(lengths).on(*quantities))
-            else:
-                factors += [kind(at).on(c) for at, c in zip(lengths, quantities, strict=True)]
-        for column, words in enumerate(levels):
-            if words is not None:
-                half = 0.5 * (1.0 - 1.0 / len(words))
-                kernel = (
-                    ak.kernels.LiRacineOrdered(0.5)
-                    if ordered[column]
-                    else ak.kernels.AitchisonAitken(half, len(words))
-                )
-                factors.append(kernel.on(column))
-        return functools.reduce(operator.mul, factors)
 
 
 Objective: Any = Literal[(*BY_NAME, "blocked")]

@@ -12,8 +12,8 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_175, "experiments": 13_322, "tests": 20_882}
-FILES = 168
+CODE_LINES = {"attnkernel": 18_371, "experiments": 13_225, "tests": 20_948}
+FILES = 170
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

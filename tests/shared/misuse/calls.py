@@ -131,6 +131,11 @@ def saved() -> Path:
 # callable: its arguments that are not the usual ones of their names
 ODD: dict[str, Arguments] = {
     "kernels.Product": {"first": KERNEL, "second": KERNEL},
+    "kernels.of_columns": {
+        "x": ("points", POINTS),
+        "kernel": ("choice", ak.Gaussian),
+        "periods": ("names", {}),
+    },
     "kernels.Polynomial": {"offset": ("real", 1.0)},
     "kernels.RandomFeatures": {"count": ("natural", 4), "dim": ("natural", 2)},
     "priors.Kerple": {"rate": LENGTH, "scale": LENGTH},

@@ -75,6 +75,7 @@ LEGAL: set[tuple[str, str, str]] = set().union(
         "three axes more",
     ),
     cases({"kernels.convert_lengthscale": "lengthscale"}, "an array of three axes"),
+    cases({"kernels.of_columns": "kernel"}, "a class"),
     # matplotlib leaves such a point out
     cases({"plot.points": "x y"}, "NaN", "inf", "a Series with a gap"),
     # plain data can be saved
