@@ -199,7 +199,7 @@ def list(*_: object) -> None:
         ("data.source", fields.SOURCES),
         ("data.name (bundled)", BUNDLED),
         ("model.kernel", kernels.KERNELS),
-        ("model.convention", fields.SYMBOL),
+        ("model.convention", fields.LETTERS),
         ("training.optimizer", fields.OPTIMIZERS),
     ):
         print(f"{what}: {', '.join(names)}")

@@ -42,7 +42,8 @@ def criterion(
     - `result`: one fit of a model with one lengthscale.
     - `lengthscales`: shape (grid,), in units of x. Default: 200 points over `model.search_box(x)`.
     - `objective`: default, that of the fit if it is deterministic, else leave-one-out.
-    - `convention`: the meaning of a lengthscale on the axis; see `kernels.convert_lengthscale`.
+    - `convention`: what the axis shows, ℓ by default, √2 ℓ for "unhalved", else h of
+      `kernels.convert_lengthscale`.
 
     **Raises:** `ValueError` for a model with several lengthscales, or a fixed one if
     `lengthscales` are left out.
@@ -62,6 +63,7 @@ def criterion(
         lengthscales = np.geomspace(float(lower), float(upper), 200)
     values = profile(result.model, result.x, result.y, lengthscales, objective=objective)
     ax = axes(ax)
+    letter = {"standard": "ℓ", "unhalved": "√2 ℓ"}.get(convention, "h")
 
     def in_convention(lengthscale: ArrayLike) -> np.ndarray:
         return np.asarray(convert_lengthscale(lengthscale, target=convention))
@@ -74,18 +76,20 @@ def criterion(
             first = ("smallest value found", "D", paper())
         best = float(in_convention(minima[0][0].kernel.lengthscale))
         smallest = "smallest" if first[0] == "minimum" else "no interior minimum: smallest"
-        ax.set_title(f"{smallest} {_criterion_name(objective, result.model)} at ℓ = {best:.4g}")
+        name = _criterion_name(objective, result.model)
+        ax.set_title(f"{smallest} {name} at {letter} = {best:.4g}")
         for place, (model, loss) in enumerate(minima):
             name, marker, face = ("other minimum", "s", paper()) if place else first
             at = float(in_convention(model.kernel.lengthscale))
             style = {"marker": marker, "markersize": 6, "markerfacecolor": face}
             style |= {"markeredgecolor": ORANGE, "linestyle": "none"}
-            ax.plot(at, loss, **style, label=f"{name}: ℓ = {at:.4g}")
+            ax.plot(at, loss, **style, label=f"{name}: {letter} = {at:.4g}")
         ax.legend()
     ax.set_xscale("log")
     unit = " (squared units of y)" if _is_squared(objective, result.model) else ""
     name = _criterion_name(objective, result.model)
-    ax.set(xlabel="lengthscale ℓ (units of x)", ylabel=name + unit)
+    words = {"ℓ": "lengthscale ℓ", "h": f"h of {convention}"}.get(letter, letter)
+    ax.set(xlabel=f"{words} (units of x)", ylabel=name + unit)
     return ax
 
 

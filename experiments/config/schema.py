@@ -42,7 +42,7 @@ KernelName = Annotated[
     pydantic.AfterValidator(require_known),
     pydantic.WithJsonSchema({"anyOf": [{"enum": list(BUILT_IN)}, {"type": "string"}]}),
 ]
-SYMBOL: dict[str, str] = {"standard": "exp(−d²/2ℓ²)", "unhalved": "exp(−(d/ℓ)²)"}
+LETTERS: dict[str, str] = {"standard": "ℓ", "unhalved": "√2 ℓ"}  # ℓ of exp(−d²/2ℓ²)
 
 
 class Part(pydantic.BaseModel):
@@ -137,7 +137,8 @@ class Model(Part):
     lengthscale: Positive = Field(default=1.0, description="where the fit starts")
     convention: Convention = Field(
         default="standard",
-        description="what a lengthscale of a gaussian means, here and in the results",
+        description="what a lengthscale of a gaussian is, here and in the results: standard, ℓ of "
+        "exp(−d²/2ℓ²), or unhalved, √2 ℓ, as in exp(−(d/lengthscale)²)",
     )
     sink_mass: float = Field(
         default=0.0,
@@ -196,7 +197,11 @@ class Model(Part):
 
     def words(self) -> str:
         """The kernel, in the title of a table."""
-        return SYMBOL[self.convention] if self.kernel == "gaussian" else self.kernel
+        return "exp(−d²/2ℓ²)" if self.kernel == "gaussian" else self.kernel
+
+    def letter(self) -> str:
+        """What a lengthscale of this convention is, where ℓ is that of attnkernel."""
+        return LETTERS[self.convention]
 
     def label(self) -> str:
         """What the curve of a figure is."""
@@ -276,8 +281,8 @@ def outside_bounds(lengthscales: Array, data: ak.data.Dataset, model: Model, who
     compact = issubclass(KERNELS[model.kernel], ak.kernels.Compact)
     below = "rows have no neighbour" if compact else "is the nearest neighbour"
     return [
-        f"{who}: ℓ = {', '.join(ends[:-2])} is outside {ends[-2]} to {ends[-1]}, where these "
-        f"inputs can tell lengthscales apart (below {below}, above is the mean): "
+        f"{who}: {model.letter()} = {', '.join(ends[:-2])} is outside {ends[-2]} to {ends[-1]}, "
+        f"where these inputs can tell lengthscales apart (below {below}, above is the mean): "
         f"start nearer, or take more steps."
     ]
 

@@ -21,14 +21,14 @@
 # $$
 # \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j, \qquad
 # L_j(x) = \frac{K(x, x_j)}{\sum_l K(x, x_l)}, \qquad
-# K(x, x') = \exp\!\Big(\!-\Big(\frac{x - x'}{\ell}\Big)^{2}\Big)
+# K(x, x') = \exp\!\Big(\!-\frac{(x - x')^2}{2 \ell^2}\Big)
 # $$
 #
-# Only the lengthscale (bandwidth) $\ell > 0$ has to be chosen. It is in the units of $x$.
+# Only the lengthscale (bandwidth) $\ell > 0$ has to be chosen. It is a standard deviation, in the
+# units of $x$.
 #
-# The kernel is written here as in P. Czyż, *From kernel regression to the transformer* (2024),
-# whose figures this notebook reproduces. `ak.Gaussian` has the standard $\exp(-d^2 / 2 \ell^2)$, so
-# that its lengthscale is a standard deviation: $\ell / \sqrt 2$ in the notation above.
+# P. Czyż, *From kernel regression to the transformer* (2024), whose figures this notebook
+# reproduces, has $\exp(-d^2 / w^2)$. Its numbers are $w = \sqrt2\,\ell$, and printed so below.
 # `ak.kernels.convert_lengthscale` converts one to the other.
 
 # %%
@@ -65,15 +65,15 @@ print(f"{len(y)} labels, {x[1, 0] - x[0, 0]:.4f} apart; mean of s(x)²: {jnp.mea
 # %% [markdown]
 # ## Four lengthscales
 #
-# At $\ell = 3$ the curve misses the bumps (oversmoothing). At $\ell = 0.05$, little more than the
-# distance of two neighbours, it follows the noise (undersmoothing). Three numbers describe a
-# curve:
+# At $\sqrt2\,\ell = 3$ the curve misses the bumps (oversmoothing). At $\sqrt2\,\ell = 0.05$, little
+# more than the distance of two neighbours, it follows the noise (undersmoothing). Three numbers
+# describe a curve:
 #
 # - The standard deviation of the residuals falls to 0 with $\ell$, so it cannot choose $\ell$.
 # - The degrees of freedom $\nu = \sum_i L_i(x_i)$, the trace of the hat matrix, go from 1, a
 #   constant, to $n$, a curve through every label.
-# - The leave-one-out error is large at $\ell = 3$ and $\ell = 0.5$, and smallest of these four at
-#   $\ell = 0.25$.
+# - The leave-one-out error is large at $\sqrt2\,\ell = 3$ and 0.5, and smallest of these four at
+#   $\sqrt2\,\ell = 0.25$.
 
 # %%
 at, rows = ak.plot.grid(x), ak.models.Rows.read(x, y)
@@ -83,13 +83,13 @@ for ax, length in zip(axes.flat, [3.0, 0.5, 0.25, 0.05], strict=True):
     fitted = model.estimate(None, rows)  # at the rows
     error = ak.LeaveOneOut()(model, x, y)
     print(
-        f"ℓ = {length:<4}  residual sd {jnp.std(y - fitted.value):.4f}"
+        f"√2 ℓ = {length:<4}  residual sd {jnp.std(y - fitted.value):.4f}"
         f"  degrees of freedom {fitted.leverage.sum():5.1f}  leave-one-out error {error:.4f}"
     )
     ak.plot.points(x, y, ax=ax)
     ax.plot(x[:, 0], data.mean, "--", color=ak.plot.BLUE, label="true mean")
     ax.plot(at, model(at, x, y), color=ak.plot.ORANGE, label="prediction")
-    ax.set(title=f"ℓ = {length}", xlabel="x", ylabel="y")
+    ax.set(title=f"√2 ℓ = {length}", xlabel="x", ylabel="y")
     ax.label_outer()
 handles, labels = ax.get_legend_handles_labels()
 ax.figure.legend(handles, labels, loc="outside lower center", ncols=3)
@@ -121,12 +121,12 @@ print(f"ak.LeaveOneOut(): {ak.LeaveOneOut()(model, x, y):.7f}")
 # %% [markdown]
 # We take the lengthscale at its minimum. `ak.fit` searches from ten starts, between the distance
 # of neighbours and the range of the data, and reports all minima that it reached. Expect one, at
-# $\ell = 0.166$.
+# $\sqrt2\,\ell = 0.166$.
 
 # %%
 fit = ak.fit(regression(1.0), x, y, objective=ak.LeaveOneOut())
 best = float(ak.kernels.convert_lengthscale(fit.model.kernel.lengthscale, target="unhalved"))
-print(f"{len(fit.minima())} minimum: ℓ = {best:.4f}, leave-one-out error {fit.loss:.4f}")
+print(f"{len(fit.minima())} minimum: √2 ℓ = {best:.4f}, leave-one-out error {fit.loss:.4f}")
 
 # %% [markdown]
 # ## Too small, too large
@@ -139,9 +139,9 @@ print(f"{len(fit.minima())} minimum: ℓ = {best:.4f}, leave-one-out error {fit.
 # %%
 neighbours = jnp.concatenate([y[1:2], (y[:-2] + y[2:]) / 2, y[-2:-1]])
 n = len(y)
-print(f"ℓ = 300:   {ak.LeaveOneOut()(regression(300.0), x, y):.4f}", end="")
+print(f"√2 ℓ = 300:   {ak.LeaveOneOut()(regression(300.0), x, y):.4f}", end="")
 print(f"   (n/(n-1))² var(y):      {(n / (n - 1)) ** 2 * jnp.var(y):.4f}")
-print(f"ℓ = 0.005: {ak.LeaveOneOut()(regression(0.005), x, y):.4f}", end="")
+print(f"√2 ℓ = 0.005: {ak.LeaveOneOut()(regression(0.005), x, y):.4f}", end="")
 print(f"   mean of two neighbours: {jnp.mean((y - neighbours) ** 2):.4f}")
 
 # %% [markdown]
@@ -168,7 +168,7 @@ for order in (0, 1):
     fits = [regression(length, order)(dense[:1], dense, labels)[0] for length in lengths]
     bias = np.array(fits) - float(labels[0])
     ratios = bias[1:] / bias[:-1]
-    print(f"order {order}: bias at ℓ = 0.2, 0.1, 0.05, 0.025:", *(f"{b:.5f}" for b in bias), end="")
+    print(f"order {order}: bias at √2 ℓ = {lengths}:", *(f"{b:.5f}" for b in bias), end="")
     print("; each over the one before:", *(f"{ratio:.2f}" for ratio in ratios))
 
 # %% [markdown]
@@ -193,13 +193,14 @@ def draw(log10_length):
     left.plot(at, model(at, x, y), color=ak.plot.ORANGE, label="prediction")
     bump = jnp.exp(-((at / length) ** 2)) - 2.5
     left.fill_between(at, -2.5, bump, color=ak.plot.SKY, alpha=0.5, label="kernel at x = 0")
-    left.set(xlabel="x", ylabel="y", title=f"ℓ = {length:.3f}")
+    left.set(xlabel="x", ylabel="y", title=f"√2 ℓ = {length:.3f}")
     left.legend(loc="upper center", fontsize=8)
     right.plot(lengths, criterion, color=ak.plot.BLUE)
     error = ak.LeaveOneOut()(model, x, y)
-    right.plot(length, error, "o", color=ak.plot.ORANGE, label=f"{error:.4f} at ℓ = {length:.3f}")
-    right.axvline(best, color=ak.plot.ink(), linestyle=":", label=f"minimum: ℓ = {best:.3f}")
-    right.set(xscale="log", yscale="log", xlabel="lengthscale ℓ (units of x)")
+    here = f"{error:.4f} at √2 ℓ = {length:.3f}"
+    right.plot(length, error, "o", color=ak.plot.ORANGE, label=here)
+    right.axvline(best, color=ak.plot.ink(), linestyle=":", label=f"minimum: √2 ℓ = {best:.3f}")
+    right.set(xscale="log", yscale="log", xlabel="√2 ℓ (units of x)")
     right.set(ylabel="leave-one-out error (units of y, squared)", title="criterion")
     right.legend(loc="upper left")
     plt.show()

@@ -24,12 +24,12 @@
 # \qquad
 # \hat f_{-\mathcal{H}}(x) = \frac{\sum_{j \notin \mathcal{H}} K(x, x_j)\, y_j}
 # {\sum_{j \notin \mathcal{H}} K(x, x_j)},
-# \qquad K(x, x') = \exp\!\Big(\!-\Big(\frac{x - x'}{\ell}\Big)^{2}\Big)
+# \qquad K(x, x') = \exp\!\Big(\!-\frac{(x - x')^2}{2 \ell^2}\Big)
 # $$
 #
 # with $\mathcal{H}$ a set of $h$ indices, drawn anew at every step of the optimiser. The
-# lengthscale $\ell > 0$ is in the units of $x$; the kernel is written as in P. Czyż, *From kernel
-# regression to the transformer* (2024), whose fits these are.
+# lengthscale $\ell > 0$ is a standard deviation, in the units of $x$. P. Czyż, *From kernel
+# regression to the transformer* (2024), whose fits these are, prints $\sqrt2\,\ell$, and so do we.
 
 # %%
 import equinox as eqx
@@ -64,8 +64,8 @@ x, y = data.x, data.y
 # ## One draw
 #
 # A hold-out is a mask on the keys: nothing is copied, and no array changes its shape. Written by
-# hand, one draw at $\ell = 1$ takes three lines. `ak.HoldOut` with the same key gives the same
-# error.
+# hand, one draw at $\sqrt2\,\ell = 1$ takes three lines. `ak.HoldOut` with the same key gives the
+# same error.
 
 # %%
 held_out = jax.random.permutation(sub, len(y))[:10]
@@ -77,11 +77,11 @@ print(f"ak.HoldOut: {ak.HoldOut(10)(regression(1.0), x, y, key=sub):.6f}")
 # %% [markdown]
 # ## Four sizes
 #
-# Adam, at a learning rate of 0.2 on $\log \ell$, takes 100 steps from $\ell = 1$, with 1, 10, 75
-# and 120 of the 150 labels held out. The size only changes the mask, so all four fits are one
-# program. Expect
+# Adam, at a learning rate of 0.2 on $\log \ell$, takes 100 steps from $\sqrt2\,\ell = 1$, with 1,
+# 10, 75 and 120 of the 150 labels held out. The size only changes the mask, so all four fits are
+# one program. Expect
 #
-# $$ \ell = 0.1256,\quad 0.1355,\quad 0.2110,\quad 0.3466 $$
+# $$ \sqrt2\,\ell = 0.1256,\quad 0.1355,\quad 0.2110,\quad 0.3466 $$
 #
 # Czyż (2024) prints 0.2968 for the last one. There the sum of the weights is increased by
 # $10^{-16}$. Near step 20 the weights of far labels underflow, and the constant biases the
@@ -107,14 +107,16 @@ lengths = shown(fits.model.kernel.lengthscale)
 sunk = ak.KernelRegression(regression(1.0).kernel, rule=ak.Softmax(sink_mass=ak.fixed(1e-16)))
 with_sink = shown(ak.fit_many(sunk, x, y, **settings).model.kernel.lengthscale)
 for size, length, other in zip(sizes, lengths, with_sink, strict=True):
-    print(f"{size:3} held out: ℓ = {length:.4f}   with the constant 1e-16: {other:.4f}")
+    print(f"{size:3} held out: √2 ℓ = {length:.4f}   with the constant 1e-16: {other:.4f}")
 
 # %%
 _, axes = plt.subplots(2, 2, figsize=(7.6, 5.2), sharex=True, sharey=True)
 for i, ax in enumerate(axes.flat):
     ak.plot.fit(fits.member(i), ax=ax, label="prediction")
     ax.plot(x[:, 0], data.mean, "--", color=ak.plot.BLUE, label="true mean")
-    ax.set(title=f"held out {sizes[i]} of {len(y)}: ℓ = {lengths[i]:.4f}", xlabel="x", ylabel="y")
+    ax.set(
+        title=f"{sizes[i]} of {len(y)} held out: √2 ℓ = {lengths[i]:.4f}", xlabel="x", ylabel="y"
+    )
     ax.label_outer()
 handles, labels = ax.get_legend_handles_labels()
 ax.figure.legend(handles, labels, loc="outside lower center", ncols=3)
@@ -137,8 +139,8 @@ minima = shown(found.model.kernel.lengthscale)
 for size, length, minimum in zip(sizes, lengths, minima, strict=True):
     theory = (len(y) / (len(y) - size)) ** 0.2
     print(
-        f"{size:3} held out: minimum at ℓ = {minimum:.3f}, {minimum / minima[0]:.2f} times that of "
-        f"leave-one-out (theory: {theory:.2f}); 100 steps of Adam ended at {length:.3f}"
+        f"{size:3} held out: minimum at √2 ℓ = {minimum:.3f}, {minimum / minima[0]:.2f} times that "
+        f"of leave-one-out (theory: {theory:.2f}); 100 steps of Adam ended at {length:.3f}"
     )
 
 # %% [markdown]
@@ -166,7 +168,7 @@ for size in sizes:
     ends = shown(many.model.kernel.lengthscale)
     print(
         f"{size:3} held out: objective {at_minimum.mean():.3f} ± {at_minimum.std():.3f};  "
-        f"ℓ over trainings: median {np.median(ends):.3f}, sd of log ℓ {np.log(ends).std():.3f}"
+        f"√2 ℓ of trainings: median {np.median(ends):.3f}, sd of log ℓ {np.log(ends).std():.3f}"
     )
 
 # %% [markdown]
@@ -186,10 +188,10 @@ one = jax.lax.map(
     lambda k: ak.HoldOut(1)(regression(0.2), x, y, key=k), many_draws, batch_size=1000
 )
 standard_error = one.std() / len(one) ** 0.5
-print(f"mean of L_1 at ℓ = 0.2: {one.mean():.5f} ± {standard_error:.5f}")
+print(f"mean of L_1 at √2 ℓ = 0.2: {one.mean():.5f} ± {standard_error:.5f}")
 print(f"leave-one-out:          {ak.LeaveOneOut()(regression(0.2), x, y):.5f}")
 best = ak.fit(regression(1.0), x, y, objective=ak.LeaveOneOut())
-print(f"its minimum: ℓ = {shown(best.model.kernel.lengthscale):.4f}")
+print(f"its minimum: √2 ℓ = {shown(best.model.kernel.lengthscale):.4f}")
 
 # %% [markdown]
 # ## Move the size
@@ -225,9 +227,9 @@ def draw(size):
     ax.plot(grid, left_out, "--", color=ak.plot.BLUE, label="leave-one-out")
     ax.plot(grid[mean.argmin()], mean.min(), "o", color=ak.plot.ORANGE)
     ax.plot(grid[left_out.argmin()], left_out.min(), "s", color=ak.plot.BLUE)
-    ax.set(xscale="log", xlabel="lengthscale ℓ (units of x)", ylim=(0.0, 0.8))
+    ax.set(xscale="log", xlabel="√2 ℓ (units of x)", ylim=(0.0, 0.8))
     ax.set(ylabel="error (units of y, squared)")
-    ax.set_title(f"{size} of {len(y)} held out: minimum at ℓ = {grid[mean.argmin()]:.3f}")
+    ax.set_title(f"{size} of {len(y)} held out: minimum at √2 ℓ = {grid[mean.argmin()]:.3f}")
     ax.set_xticks([0.1, 0.2, 0.4, 0.8], ["0.1", "0.2", "0.4", "0.8"])
     ax.minorticks_off()
     ax.legend(loc="upper left")

@@ -20,12 +20,12 @@
 # $$
 # \hat f(x) = \sum_{h=1}^{H} u_h\, \hat f_h(x), \qquad
 # \hat f_h(x) = \frac{\sum_j K_h(x, x_j)\, y_j}{\sum_j K_h(x, x_j)}, \qquad
-# K_h(x, x') = \exp\!\Big(\!-\Big(\frac{x - x'}{\ell_h}\Big)^{2}\Big)
+# K_h(x, x') = \exp\!\Big(\!-\frac{(x - x')^2}{2 \ell_h^2}\Big)
 # $$
 #
 # The combination $u \in \mathbb{R}^H$ is unconstrained: entries may be negative and need not sum
 # to 1. Multi-head attention has a matrix $U_h$ in the place of $u_h$. The data and fits are those
-# of P. Czyż, *From kernel regression to the transformer* (2024).
+# of P. Czyż, *From kernel regression to the transformer* (2024), which prints $\sqrt2\,\ell$.
 
 # %%
 import jax
@@ -58,10 +58,10 @@ for _ in range(4):  # the four fits of the hold-out come before these in the cha
 # %% [markdown]
 # ## Four models
 #
-# The models have 1, 2, 4 and 8 heads, with $\ell_h$ from 0.1 to 3 and $u_h = 1/H$ at the start.
-# Adam takes 1000 steps at a learning rate of 0.2 on $\log \ell$ and $u$, each with one point held
-# out. Czyż (2024) prints for one and two heads $u = 1.09$, $\ell = 0.16$, and $u = 0.99, -0.10$,
-# $\ell = 0.08, 0.02$.
+# The models have 1, 2, 4 and 8 heads, with $\sqrt2\,\ell_h$ from 0.1 to 3 and $u_h = 1/H$ at the
+# start. Adam takes 1000 steps at a learning rate of 0.2 on $\log \ell$ and $u$, each with one point
+# held out. Czyż (2024) prints for one and two heads $u = 1.09$, $\sqrt2\,\ell = 0.16$, and
+# $u = 0.99, -0.10$, $\sqrt2\,\ell = 0.08, 0.02$.
 #
 # The results for four and eight heads depend on rounding in single precision, there and here. With
 # eight heads a change of $10^{-7}$ in the data moves a lengthscale by some per cent. The next
@@ -85,7 +85,7 @@ for heads in (1, 2, 4, 8):
     error = ak.LeaveOneOut()(model, x, y)
     print(f"{heads} heads: leave-one-out error {error:.4f}")
     print("   u:", ", ".join(f"{u:.2f}" for u in model.coefficients))
-    print("   ℓ:", ", ".join(f"{length:.2f}" for length in shown(model.kernel.stack)))
+    print("   √2 ℓ:", ", ".join(f"{length:.2f}" for length in shown(model.kernel.stack)))
 
 # %%
 _, axes = plt.subplots(2, 2, figsize=(7.6, 5.2), sharex=True, sharey=True)
@@ -149,7 +149,7 @@ def draw(without):
     colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE)
     lengths = shown(four.kernel.stack)
     for h, (dash, color) in enumerate(zip(dashes, colors, strict=True)):
-        label = f"{h + 1}: u = {four.coefficients[h]:.2f}, ℓ = {lengths[h]:.2f}"
+        label = f"{h + 1}: u = {four.coefficients[h]:.2f}, √2 ℓ = {lengths[h]:.2f}"
         left.plot(at, parts[h], dash, color=color, label=label)
     left.set(xlabel="x", ylabel="$u_h \\hat f_h(x)$ (units of y)", title="four heads")
     left.legend(fontsize=7)

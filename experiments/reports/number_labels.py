@@ -5,8 +5,6 @@ from typing import Any
 
 WORDS = {
     "hold_out": "held out",
-    "lengthscale": "ℓ",
-    "lengthscales": "ℓ",
     "leave_one_out": "leave-one-out error",
     "loss": "last loss",
     "weights": "weight",

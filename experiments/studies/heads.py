@@ -131,7 +131,9 @@ class Heads(base.HoldOutStudy):
         columns: dict[str, Any] = {
             "heads": "{heads}",
             "combination u": lambda row: ", ".join(f"{u:.2f}" for u in row["weights"]),
-            "lengthscales ℓ": lambda row: ", ".join(f"{ell:.2f}" for ell in row["lengthscales"]),
+            f"{self.model.letter()} of each": lambda row: ", ".join(
+                f"{ell:.2f}" for ell in row["lengthscales"]
+            ),
             "leave-one-out error": "{leave_one_out:.4f}",
         }
         run.table_of(f"Heads, kernel {self.model.words()}", rows, columns)

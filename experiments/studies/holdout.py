@@ -85,15 +85,16 @@ class HoldOut(base.HoldOutStudy):
                     ]
                 )
         self._draw_fits_and_training(run, results, minima, rows)
+        letter = self.model.letter()
         run.table_of(
             f"Masked hold-out, kernel {self.model.words()}",
             rows,
             {
                 "held out": "{hold_out}",
-                "fitted ℓ": "{minimum:#.4g}",
+                f"fitted {letter}": "{minimum:#.4g}",
                 "expected error": "{minimum_error:#.4g}",
                 "± over masks": "{standard_error:.5f}",
-                f"ℓ, step {steps}": "{lengthscale:#.4g}",
+                f"{letter}, step {steps}": "{lengthscale:#.4g}",
                 "its last half": "{average:#.4g}",
             },
         )
@@ -142,7 +143,7 @@ class HoldOut(base.HoldOutStudy):
         sizes, lengths = ([row[key] for row in rows] for key in ("hold_out", "minimum"))
         errors = np.asarray(base.leave_one_out_errors(minima.model, data.x, data.y))
         titles = [
-            f"{size} held out: {verdict} (ℓ = {length:#.3g})"
+            f"{size} held out: {verdict} ({self.model.letter()} = {length:#.3g})"
             for size, verdict, length in zip(
                 sizes, smoothing_verdicts(lengths, errors.tolist()), lengths, strict=True
             )
@@ -157,7 +158,7 @@ class HoldOut(base.HoldOutStudy):
             (drawn,) = ax.plot(np.arange(len(line)), line, style, label=f"held out {size}")
             ax.plot(len(line) - 1, length, "o", color=drawn.get_color())
         ax.set_yscale("log")
-        ax.set(xlabel="step", ylabel="lengthscale ℓ (units of x)")
+        ax.set(xlabel="step", ylabel=f"{self.model.letter()} (units of x)")
         ax.set_title("Trainings; points: minima of the expected error")
         save_with_legend(run, "training", figure, [ax], lengthscale=path, loss=fits.history["loss"])
 

@@ -104,8 +104,9 @@ class LeaveOneOut(Study):
         self._draw_criterion_and_fit(run, results, lengthscales)
         scalars = {name: float(v) for name, v in numbers.items() if jnp.ndim(v) == 0}
         cells = [[name.replace("_", " "), f"{value:.7g}"] for name, value in scalars.items()]
+        letter = self.model.letter()
         for other in minima[1:]:
-            at = f"ℓ = {float(other['lengthscale']):.6g}: {other['criterion']:.7g}"
+            at = f"{letter} = {float(other['lengthscale']):.6g}: {other['criterion']:.7g}"
             cells.append(["other minimum", at])
         run.table(f"{self.name}: leave-one-out, kernel {self.model.words()}", ["", ""], cells)
         run.summary(
@@ -142,7 +143,9 @@ class LeaveOneOut(Study):
         if data.x.shape[1] == 1:
             right.set(xlabel=ak.plot.literal(data.x_names[0]))
         share = float(results.numbers["r_squared"])
-        title = f"{self.name}: ℓ = {found:.4g} explains {share:.0%} of the variance"
+        title = (
+            f"{self.name}: {self.model.letter()} = {found:.4g} explains {share:.0%} of the variance"
+        )
         right.set(ylabel=ak.plot.literal(data.y_name), title=title)
         save_with_legend(run, "leave_one_out", figure, [right])
 

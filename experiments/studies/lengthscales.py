@@ -45,7 +45,7 @@ class Lengthscales(Study):
         data, fits = results
         verdicts = smoothing_verdicts(self.lengthscales, [fit["leave_one_out"] for fit in fits])
         titles = [
-            f"ℓ = {length:g}: {verdict}"
+            f"{self.model.letter()} = {length:g}: {verdict}"
             for length, verdict in zip(self.lengthscales, verdicts, strict=True)
         ]
         curves = [
@@ -57,7 +57,7 @@ class Lengthscales(Study):
             f"Fixed lengthscales, kernel {self.model.words()}",
             fits,
             {
-                "ℓ": "{lengthscale:g}",
+                self.model.letter(): "{lengthscale:g}",
                 "residual sd": "{residual_sd:.4f}",
                 "leave-one-out error": "{leave_one_out:.4f}",
             },

@@ -110,7 +110,7 @@ class Seeds(Study):
             rows,
             {
                 "method": "{method}",
-                "median ℓ": "{lengthscale_quartiles[1]:.4f}",
+                f"median {self.model.letter()}": "{lengthscale_quartiles[1]:.4f}",
                 "mean error": "{mean_error:.4f}",
                 "over the best": "{mean_error_over_best:+.4f}",
                 "s.e.": "{standard_error_of_that:.4f}",
@@ -154,7 +154,7 @@ class Seeds(Study):
         low, _, high = np.transpose([row["lengthscale_quartiles"] for row in rows])
         widest = int(np.argmax(np.log(high / low)))
         left.set(
-            xlabel="fitted lengthscale ℓ (units of x)",
+            xlabel=f"fitted {self.model.letter()} (units of x)",
             title=f"ℓ scatters most by “{names[widest]}”",
         )
         right.axvline(1.0, color=ak.plot.BLUE, linestyle="--", linewidth=1.0)

@@ -44,7 +44,7 @@ def test_configs_numbers_and_metrics_are_compared(runs, tmp_path, capsys):
     expected = [summary["fits"][1]["lengthscale"] for summary in summaries]
     assert content["numbers"]["fits.1.lengthscale"] == expected
     texts = ("training.learning_rate", "slow", "fast", f"{expected[1]:.6g}", "done")
-    for text in (*texts, "held out 7: ℓ", "held out 2: leave-one-out error"):
+    for text in (*texts, "held out 7: lengthscale", "held out 2: leave-one-out error"):
         assert text in printed
     arrays = np.load(out / "figures" / "compare.npz")
     assert {key.split("/")[0] for key in arrays} == {"loss", "lengthscale"}
@@ -75,9 +75,9 @@ def test_labels_name_rows_by_their_first_field():
     one = {"fits": [{"hold_out": 5, "lengthscale": 1.0}], "notes": []}
     other = {"fits": [{"hold_out": 9, "lengthscale": 2.0}], "criterion": 3.0}
     names = ["fits.0.lengthscale", "criterion", "data.rows", "table.1.weights.2"]
-    expected = ["held out 5: ℓ", "criterion", "data, rows", "table 2: weight 3"]
+    expected = ["held out 5: lengthscale", "criterion", "data, rows", "table 2: weight 3"]
     assert list(labels(names, [one]).values()) == expected
-    assert labels(names, [one, other])["fits.0.lengthscale"] == "fits 1: ℓ"
+    assert labels(names, [one, other])["fits.0.lengthscale"] == "fits 1: lengthscale"
 
 
 def test_labels_that_are_not_unique_stay_dotted_names():
