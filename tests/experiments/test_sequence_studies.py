@@ -266,7 +266,11 @@ def test_colours_stand_out_from_light_and_dark(contrast_ratio):
 def test_titles_of_a_study_state_its_findings(run_study):
     figures = run_study("lengthscales", "lengthscales=[3.0, 0.25, 0.05]", style="dark").figures
     titles = [ax.get_title() for ax in figures["lengthscales"].axes]
-    assert titles == ["ℓ = 3: oversmoothed", "ℓ = 0.25: lowest error", "ℓ = 0.05: undersmoothed"]
+    assert titles == [
+        "√2 ℓ = 3: oversmoothed",
+        "√2 ℓ = 0.25: lowest error",
+        "√2 ℓ = 0.05: undersmoothed",
+    ]
 
 
 def test_smoothing_is_judged_by_the_minimum_error():
