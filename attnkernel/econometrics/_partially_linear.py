@@ -1,7 +1,7 @@
 """Partially linear regression: some columns enter linearly, the others through a smoother."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -43,9 +43,9 @@ class PartiallyLinear(DenseSmoother):
 
     S is the hat matrix of the smoother, from the columns x that are not linear: residuals of y are
     regressed on those of Z. $\hat m = S (y - Z \hat\beta)$. The fit is linear in the labels:
-    `ak.AICc` and `ak.GCV` choose the lengthscales, and `ak.degrees_of_freedom`, `ak.summarise` and
-    `ak.bands(fit, x_new, corrected=False, noise="constant")` work. Leave-one-out would need a fit
-    for each row, and is refused. It takes O(n³) time, and up to 3000 rows.
+    `ak.AICc` (default) and `ak.GCV` choose the lengthscales, and `ak.degrees_of_freedom`,
+    `ak.summarise` and `ak.bands(fit, x_new, corrected=False, noise="constant")` work. Leave-one-out
+    would need a fit for each row, and is refused. It takes O(n³) time, and up to 3000 rows.
 
     A constant belongs to m: no linear column may be constant, or a function of the others in reach
     of the kernel. β is then not identified, and predictions are NaN.
@@ -70,6 +70,7 @@ class PartiallyLinear(DenseSmoother):
     ```
     """
 
+    default_objective: ClassVar[str] = "aicc"
     model: LinearSmoother
     linear: tuple[int, ...] = eqx.field(static=True)
 

@@ -11,7 +11,7 @@ from .._core.arrays import is_concrete
 from .._core.text_tables import align_columns
 from ..models import Smoother
 from ..objectives import Objective
-from ._fit import fit as fit_model
+from ._fit import as_objective, fit as fit_model
 from ._fit_warnings import FitWarning
 from ._result import Fit
 
@@ -65,7 +65,8 @@ def choose(
     The criterion of the best of several candidates is biased downwards: estimate its error on rows
     that the choice has not seen.
 
-    **Arguments:** `models`: the candidates; the rest as for `fit`.
+    **Arguments:** `models`: the candidates; the rest as for `fit`. The default
+    objective is that of the first.
 
     **Returns:** a `Choice`: `best`, `fits`, `criteria`. Among equals the first is best.
 
@@ -83,6 +84,7 @@ def choose(
             f"{type(objective).__name__} draws rows at random, and candidates would be compared on "
             f"different rows. Try ak.LeaveOneOut() or ak.KFold(10)."
         )
+    objective = as_objective(objective, models[0])
     fits = []
     for number, model in enumerate(models):
         with warnings.catch_warnings(record=True) as caught:

@@ -20,7 +20,7 @@ from .._core.validation import require_choice, require_instance, require_key
 from ..data import frame_by_formula
 from ..kernels import number_columns, of_columns
 from ..models import DensityModel, KernelRegression
-from ..objectives import BY_NAME, LeaveOneOut, Objective, Sample, at_distinct_inputs
+from ..objectives import BY_NAME, Objective, Sample, at_distinct_inputs
 from ._checkpoints import Checkpoints
 from ._chunks import History
 from ._fit_warnings import CostWarning, cost_warnings
@@ -86,7 +86,8 @@ def fit(
       `ak.kernels.of_columns(frame[["age", "sex"]])`, in which words are categories;
       `ak.fit(model, "wage ~ age + sex", frame)` is another model of these columns.
     - `objective`: `LeaveOneOut()` (default), `HoldOut(h)`, your own `Objective`, or a name:
-      "leave_one_out", "gcv", "aicc".
+      "leave_one_out", "gcv", "aicc". A model may have another default: `AdditiveRegression` is
+      fitted by AICc.
     - `optimizer`: any optax optimiser. Default: the search, for deterministic objectives only.
     - `steps`: the number of steps, at most. Required with `optimizer`. Default of the search: 100,
       and 40 for each further parameter.
@@ -135,7 +136,7 @@ def fit(
     require_choice("na", na, ("error", "drop"))
     if isinstance(x, str):
         model, x, y = _by_formula(model, x, y, na)
-    objective = as_objective(objective)
+    objective = as_objective(objective, model)
     options = Options(
         optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
     ).with_defaults(model, objective)
@@ -173,10 +174,10 @@ def _by_formula(model: Any, formula: str, frame: Any, na: str) -> tuple[Any, Any
     return model, x, y
 
 
-def as_objective(objective: Any) -> Objective:
-    """Returns the objective, `LeaveOneOut()` for None; `ValueError` for anything else."""
+def as_objective(objective: Any, model: Any) -> Objective:
+    """Returns the objective, for None that of the model; `ValueError` for anything else."""
     if objective is None:
-        return LeaveOneOut()
+        objective = getattr(model, "default_objective", "leave_one_out")
     if isinstance(objective, str):
         require_choice("objective", objective, tuple(BY_NAME))
         return BY_NAME[objective]()
@@ -227,7 +228,7 @@ def fit_many(
     """
     if key is not None:
         require_key("key", key, axes=1)
-    objective = as_objective(objective)
+    objective = as_objective(objective, model)
     listed = list(in_axes) if isinstance(in_axes, tuple | list) else []
     if len(listed) != 3 or not all(axis is None or axis == 0 for axis in listed):
         raise ValueError(

@@ -3,7 +3,7 @@
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ class AdditiveRegression(DenseSmoother):
     that the sum is identified. In two and more dimensions an additive fit has a smaller variance
     than a fit in all columns, and it cannot follow interactions.
 
-    The fit is linear in the labels: `ak.AICc` and `ak.GCV` choose the lengthscales, and
+    The fit is linear in the labels: `ak.AICc` (default) or `ak.GCV` chooses the lengthscales, and
     `ak.degrees_of_freedom`, `ak.summarise` and `ak.bands(fit, x_new, corrected=False,
     noise="constant")` work, the last with `component=j` for the curve of a column. Leave-one-out
     would need a fit for each row, and is refused.
@@ -61,6 +61,7 @@ class AdditiveRegression(DenseSmoother):
     ```
     """
 
+    default_objective: ClassVar[str] = "aicc"
     kernels: tuple[Kernel, ...]
     order: int = eqx.field(static=True)
 
