@@ -34,10 +34,8 @@ class Fused(Method):
     diagonal cost nothing. Heads have up to 128 columns; three of them hold biases where the kernel
     is a Gaussian, and on GPUs where keys are held out.
 
-    Heads of queries that share keys and values read the same ones: no copies are made, also not in
-    `jax.grad`. They are shared along batch axes that k and v lack, or where these have size 1, and
-    along axes of `jax.vmap` with `in_axes=None` for k and v; in `nn`, by `num_kv_heads`. Heads of
-    which the kernel, prior or rule is `PerHead` have keys of their own.
+    Heads of queries that share keys and values read the same ones on TPUs; on GPUs each
+    gets a copy.
 
     Log-weights are off by up to $2 \varepsilon |u_q| |u_k|$, with u the points in lengthscales from
     the mean of the keys (of `DotProduct`, the points), and values by ε; ε is 2⁻⁹ for bfloat16 and
