@@ -28,7 +28,7 @@ from attnkernel.methods import (
     Linear,
     Sharded,
     Sorted,
-    _half_precision,
+    _fused,
 )
 
 CHECKS = [  # custom calls that are not promised to mean the same in other versions
@@ -76,7 +76,7 @@ def lowered(platforms, function, *arrays):
 @pytest.fixture
 def emulated_cudnn(monkeypatch):
     """Computes cuDNN's sum by its documented formula."""
-    monkeypatch.setattr(_half_precision, "attend_by_cudnn", cudnn_by_formula)
+    monkeypatch.setattr(_fused, "attend_by_cudnn", cudnn_by_formula)
     jax.clear_caches()
     yield
     jax.clear_caches()
