@@ -12,9 +12,9 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_175, "experiments": 13_322, "tests": 20_882}
-FILES = 168
-MODULE_NUMBERS = 58
+CODE_LINES = {"attnkernel": 18_083, "experiments": 13_322, "tests": 20_879}
+FILES = 164
+MODULE_NUMBERS = 57
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
