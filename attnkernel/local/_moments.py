@@ -161,9 +161,8 @@ def _product(
 # Numbers, queries x keys x width of the values, up to which each query is the centre of its own
 # chunk, which leaves no rounding: 5 times slower than chunks at 500 queries and keys (2 ms).
 MAX_CENTRED_NUMBERS = 2**20
-# Evaluated at once: pairs of queries and keys, and values of keys. They bound the memory to 4 MB
-# each; from 2**16 to 2**24 the time is the same.
-MAX_CHUNK_PAIRS = 2**20
+# Evaluated at once: pairs of queries and keys, and values of keys, 4 MB each. From 2**16 to 2**24
+# the time is the same.
 MAX_CHUNK_NUMBERS = 2**20
 
 
@@ -196,7 +195,7 @@ def local_moments(
     rows, keys = q.shape[-2], k.shape[-2]
     size, at_once = _chunk_sizes(q, k, v, basis)
     if isinstance(method, Auto) or method.has_moments:
-        method = Dense() if is_at_most(size * keys, MAX_CHUNK_PAIRS) else Blockwise()
+        method = Dense() if is_at_most(size * keys, MAX_CHUNK_NUMBERS) else Blockwise()
     columns = list(basis.columns)
 
     def moments_of_chunk(
@@ -275,9 +274,7 @@ def _chunk_sizes(q: Array, k: Array, v: Array, basis: Basis) -> tuple[int, int]:
     # 2000 queries and keys, CPU time in chunks of 8: 5.0 ms, 32: 3.2 ms, 128: 3.0 ms.
     max_chunks = 512
     size = 1 if is_small else min(rows, max(32, -(-rows // max_chunks)))
-    most = min(
-        MAX_CHUNK_PAIRS // max(1, size * keys), MAX_CHUNK_NUMBERS // max(1, batch * keys * width)
-    )
+    most = MAX_CHUNK_NUMBERS // max(1, size * keys, batch * keys * width)
     return size, max(1, min(-(-rows // size), most))
 
 

@@ -139,14 +139,11 @@ class Blockwise(Method):
         as many where the prior excludes blocks: the smaller they are, the more are skipped.
         """
         limit = MAX_BLOCK_ROWS // 2 if _has_small_blocks(task) else MAX_BLOCK_ROWS
+        sizes = self._even_sizes(task, limit, limit)
         if not unmaterialised.is_faster(task):
-            return self._even_sizes(task, limit, limit), None
+            return sizes, None
         queries, keys = self._even_sizes(task, *unmaterialised.MAX_BLOCK_ROWS)
-        rounded = unmaterialised.rounded_up(queries), unmaterialised.rounded_up(keys)
-        is_masked = task.prior is not None and key_mask_of(task.prior).limits != (None, None)
-        if not (is_masked or _has_small_blocks(task)):  # larger ones are faster in derivatives
-            return self._even_sizes(task, 2 * MAX_BLOCK_ROWS, MAX_BLOCK_ROWS), rounded
-        return self._even_sizes(task, limit, limit), rounded
+        return sizes, (unmaterialised.rounded_up(queries), unmaterialised.rounded_up(keys))
 
     def _even_sizes(self, task: Task, queries: int, keys: int) -> tuple[int, int]:
         """Returns the given sizes of a block, or those of the fewest equal ones within limits."""

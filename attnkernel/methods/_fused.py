@@ -1,6 +1,19 @@
-"""Sums in half precision by the kernels of accelerators, which keep no weight in memory."""
+r"""Sums in half precision by the kernels of accelerators, which keep no weight in memory.
 
-from typing import Any
+They are softmaxes of products, by cuDNN on GPUs and by splash attention on TPUs.
+
+A Gaussian is one: with points u in lengthscales from a common centre,
+
+$$ -\tfrac12 \|u_q - u_k\|^2 = -\tfrac12 \|u_q\|^2 + (u_q, 1) \cdot (u_k, -\tfrac12 \|u_k\|^2) $$
+
+The first term depends on the query alone, and is added to the log-mass. The bias of a key, its last
+term or for cuDNN the log of 0 of a hidden key, is held as a sum of three half-precision numbers,
+which keeps its digits. Dot products of which no key is hidden have no bias, and heads of 128.
+Splash attention hides keys by the numbers of segments.
+"""
+
+import functools
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,14 +27,17 @@ from .._core.parameters import Constant
 from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.tuning import MAX_BLOCK_ROWS
 from .._core.validation import require_bool, require_choice
-from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped
-from ..priors import Prior, key_mask_of
+from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped, in_units
+from ..priors import KeyMask, Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._blocks import jvp_with_constants
 from ._blockwise import sums_at_shift
-from ._half_precision import HALF_DTYPES, bias_columns, sums_by_cudnn, sums_by_splash
 from ._softmax_state import SoftmaxState
+
+HALF_DTYPES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+
+Sums = tuple[Float[Array, " queries"], Float[Array, "queries width"]]
 
 
 class Fused(Method):
@@ -34,10 +50,8 @@ class Fused(Method):
     diagonal cost nothing. Heads have up to 128 columns; three of them hold biases where the kernel
     is a Gaussian, and on GPUs where keys are held out.
 
-    Heads of queries that share keys and values read the same ones: no copies are made, also not in
-    `jax.grad`. They are shared along batch axes that k and v lack, or where these have size 1, and
-    along axes of `jax.vmap` with `in_axes=None` for k and v; in `nn`, by `num_kv_heads`. Heads of
-    which the kernel, prior or rule is `PerHead` have keys of their own.
+    Heads of queries that share keys and values read the same ones on TPUs; on GPUs each
+    gets a copy.
 
     Log-weights are off by up to $2 \varepsilon |u_q| |u_k|$, with u the points in lengthscales from
     the mean of the keys (of `DotProduct`, the points), and values by ε; ε is 2⁻⁹ for bfloat16 and
@@ -104,7 +118,7 @@ class Fused(Method):
                 f"dtype=jnp.bfloat16 where the loss of digits is known to be harmless"
             )
         is_cudnn = platform == "cuda"
-        capped = not is_cudnn and is_capped(task.kernel)
+        capped = not is_cudnn and _is_capped(task.kernel)
         if type(task.kernel) not in (Gaussian, DotProduct) and not capped:
             more = "" if is_cudnn else ", and SoftCapped(DotProduct(), ak.fixed(c))"
             got = type(task.kernel).__name__
@@ -143,11 +157,11 @@ class Fused(Method):
             shift, sums = sums_by_cudnn(q, k, v, parts, self.dtype)
         else:
             values = jnp.concatenate([v, jnp.ones((len(v), 1), v.dtype)], axis=1)
-            shift, sums = _sums_on_tpu(q, k, values, parts, self)
+            shift, sums = sums_by_splash(q, k, values, parts, self)
         return SoftmaxState(shift, sums[:, -1], sums[:, :-1]).with_sink(rule.log_sink())
 
 
-def is_capped(kernel: Kernel) -> bool:
+def _is_capped(kernel: Kernel) -> bool:
     """Whether it is a dot product with a cap that no program computes."""
     if not isinstance(kernel, SoftCapped) or type(kernel.kernel) is not DotProduct:
         return False
@@ -160,25 +174,178 @@ def _resolved_platform(named: str | None) -> str:
     return "cuda" if found == "gpu" else found
 
 
+class _Features(NamedTuple):
+    """Points whose products are the scores, less the term of each query."""
+
+    q: Float[Array, "queries head"]
+    k: Float[Array, "keys head"]
+    v: Float[Array, "keys head"]
+    query_term: Float[Array, " queries"]
+    no_mass: float  # log-masses up to it are those of queries that see no key
+
+
+def bias_columns(kernel: Kernel, prior: Prior | None, platform: str) -> int:
+    """Returns the number of columns of heads that hold biases of keys."""
+    is_hidden = platform == "cuda" and key_mask_of(prior).allowed is not None
+    # three numbers of half precision add up to one of single precision
+    return 3 if isinstance(kernel, Gaussian) or is_hidden else 0
+
+
+def _padded_features(
+    q: Array, k: Array, v: Array, parts: Any, dtype: Any, platform: str
+) -> _Features:
+    """Returns queries and keys whose inner products are the scores, and the values, in `dtype`.
+
+    A term of the score that depends on the query alone is returned separately. `parts`: the
+    kernel, prior and rule. Where keys have biases, those of padding are hidden by them.
+    """
+    kernel, prior, rule = parts
+    kernel = kernel.kernel if isinstance(kernel, SoftCapped) else kernel
+    columns = bias_columns(kernel, prior, platform)
+    unit = 8 if platform == "cuda" else 128  # of columns, and of rows
+    multiple = unit if columns or platform == "tpu" else 1
+    if isinstance(kernel, Gaussian):
+        centre = jax.lax.stop_gradient(jnp.mean(k, axis=0, keepdims=True))
+        q, k = in_units(kernel, q - centre, k - centre, rule.temperature)
+        query_term, bias = (-0.5 * jnp.sum(points**2, axis=1) for points in (q, k))
+    else:
+        assert isinstance(kernel, DotProduct)  # as unsupported_reason says
+        q, k = in_units(kernel, q, k, rule.temperature)
+        query_term, bias = jnp.zeros(len(q), q.dtype), jnp.zeros(len(k), k.dtype)
+    allowed = key_mask_of(prior).allowed
+    allowed = jnp.ones(len(k), bool) if allowed is None else allowed
+    allowed, bias = (jnp.pad(x, (0, -len(k) % multiple)) for x in (allowed, bias))
+    # so low that its weight is 0, and so high that differences of two do not overflow
+    hidden = -(2.0**15) if dtype == jnp.float16 else -(2.0**34)
+    bias_unit = 128.0  # float16 ends at 65504
+    bias = jnp.maximum(bias / bias_unit, hidden)
+    biases = []
+    for i in range(columns):
+        rounded = bias.astype(dtype).astype(bias.dtype)
+        bias = bias - rounded
+        biases.append(jnp.where(allowed, rounded, 0.0 if i else hidden)[:, None])
+    head = -(-max(q.shape[1] + columns, v.shape[1]) // unit) * unit
+
+    def padded(rows: Array, *more: Array) -> Array:
+        rows = jnp.pad(rows, ((0, -len(rows) % multiple), (0, 0)))
+        rows = jnp.concatenate([rows, *more], axis=1)
+        return jnp.pad(rows, ((0, 0), (0, head - rows.shape[1]))).astype(dtype)
+
+    units = jnp.full((len(q) + -len(q) % multiple, columns), bias_unit, q.dtype)
+    # splash attention has masses below -1e37 where a query sees no key
+    no_mass = 0.5 * hidden * bias_unit if columns and platform == "cuda" else -1e37
+    return _Features(padded(q, units), padded(k, *biases), padded(v), query_term, no_mass)
+
+
+def sums_by_cudnn(q: Array, k: Array, v: Array, parts: Any, dtype: Any) -> Sums:
+    """Returns L = log Z and Σ exp(s − L) (v, 1) of each query, with the gradients of cuDNN.
+
+    `parts`: the kernel, prior and rule. `dtype`: of the products, bfloat16 or float16.
+    """
+    features = _padded_features(q, k, v, parts, dtype, "cuda")
+    limits = key_mask_of(parts[1]).limits
+    call = functools.partial(attend_by_cudnn, limits=limits)
+    out, log_mass = call(features.q, features.k, features.v)
+    # cuDNN has no gradient of the log-mass: it is the mean slope of the scores at constant weights
+    fixed_q, fixed_k = map(jax.lax.stop_gradient, (features.q, features.k))
+    mean_key, _ = call(fixed_q, fixed_k, features.k)
+    slope = jnp.sum(features.q.astype(q.dtype) * mean_key.astype(q.dtype), axis=1)
+    log_mass = jax.lax.stop_gradient(log_mass.astype(q.dtype))
+    if limits[0] is not None:  # queries whose window lies behind the last key
+        log_mass = jnp.where(jnp.arange(len(log_mass)) - limits[0] < len(k), log_mass, -jnp.inf)
+    return _unpadded_sums(features, log_mass + slope - jax.lax.stop_gradient(slope), out, v)
+
+
 @eqx.filter_custom_jvp
-def _sums_on_tpu(
+def sums_by_splash(
     q: Queries, k: Keys, values: Float[Array, "keys width"], parts: Any, method: Fused
-) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
-    """Returns L = log Z and Σ exp(s − L) v of each query; both are 0 if it sees no key.
+) -> Sums:
+    """Returns L = log Z and Σ exp(s − L) v of each query on TPUs; both are 0 if it sees no key.
 
     `values`: v, its last column 1. `parts`: the kernel, prior and rule.
     """
-    v = values[:, :-1]
-    return sums_by_splash(q, k, v, parts, method.dtype, interpret=method.interpret)
+    from jax.experimental.pallas.ops.tpu.splash_attention import (  # noqa: PLC0415  of TPUs alone
+        splash_attention_kernel as splash,
+        splash_attention_mask as masks,
+    )
+
+    (kernel, prior, rule), v = parts, values[:, :-1]
+    features, key_mask = _padded_features(q, k, v, parts, method.dtype, "tpu"), key_mask_of(prior)
+    shape, limits = (len(features.q), len(features.k)), key_mask.limits
+    mask = masks.FullMask(shape) if limits == (None, None) else masks.LocalMask(shape, limits, 0)
+    is_capped = isinstance(kernel, SoftCapped)
+    program = splash.make_splash_mha_single_device(
+        masks.MultiHeadMask([mask]),
+        save_residuals=True,
+        attn_logits_soft_cap=kernel.cap / rule.temperature if is_capped else None,
+        interpret=method.interpret,
+    )
+    segments = splash.SegmentIds(*_segments(key_mask, (len(q), len(k)), shape))
+    out, (log_mass,) = program(features.q[None], features.k[None], features.v[None], segments)
+    return _unpadded_sums(features, log_mass[0].astype(q.dtype), out[0], v)
 
 
-@_sums_on_tpu.def_jvp
+@sums_by_splash.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
-    """Returns `_sums_on_tpu` and its tangents; that of L is None, since L is held constant."""
-    out = _sums_on_tpu(*primals)
+    """Returns `sums_by_splash` and its tangents; that of L is None, since L is held constant."""
+    out = sums_by_splash(*primals)
 
     def sums(q: Array, k: Array, values: Array, parts: Any, _: Any) -> Array:
         sizes = min(len(q), MAX_BLOCK_ROWS), min(len(k), MAX_BLOCK_ROWS)
         return sums_at_shift(q, k, values, q[:, :0], parts, sizes, shift=out[0])
 
     return out, (None, jvp_with_constants(sums, primals, tangents))
+
+
+def _segments(mask: KeyMask, sizes: tuple[int, int], padded: tuple[int, int]) -> list[Array]:
+    """Returns numbers of the segments of queries and of keys; −1 for a key that none sees."""
+    queries, keys = (jnp.zeros(size, int) for size in sizes)
+    if mask.segments is not None:
+        ordered = jnp.sort(mask.segments[0])
+        queries, keys = (jnp.searchsorted(ordered, part) for part in mask.segments)
+        is_known = ordered[jnp.minimum(keys, len(ordered) - 1)] == mask.segments[1]
+        keys = jnp.where(is_known, keys, -1)
+    if mask.allowed is not None:
+        keys = jnp.where(mask.allowed, keys, -1)
+    return [
+        jnp.pad(part, (0, size - len(part)), constant_values=-1).astype(jnp.int32)
+        for part, size in zip((queries, keys), padded, strict=True)
+    ]
+
+
+def _unpadded_sums(features: _Features, log_mass: Array, out: Array, v: Array) -> Sums:
+    """Returns L = log Z and Σ exp(s − L) (v, 1) without padding; 0 where all keys are hidden.
+
+    `log_mass`, `out`: what the accelerator returns for the padded features: the log-sum-exp and
+    the weighted mean of the values.
+    """
+    queries = len(features.query_term)
+    some = log_mass[:queries] > features.no_mass
+    total = jnp.where(some[:, None], out[:queries, : v.shape[1]].astype(v.dtype), 0.0)
+    shift = jnp.where(some, log_mass[:queries] + features.query_term, 0.0)
+    return shift, jnp.concatenate([total, some.astype(v.dtype)[:, None]], axis=1)
+
+
+def attend_by_cudnn(
+    q: Float[Array, "queries head"],
+    k: Float[Array, "keys head"],
+    v: Float[Array, "keys head"],
+    limits: tuple[int | None, int | None],
+) -> tuple[Float[Array, "queries head"], Float[Array, " queries"]]:
+    """Returns softmax(q kᵀ) v and the log-sum-exp of each row of q kᵀ, in half precision.
+
+    `limits`: the most keys before and after its own that a query sees; it has a left one only
+    beside a right one of 0.
+    """
+    left, right = limits
+    # JAX's rule for `vmap` of cuDNN wants all arrays to have the batch axis, or none
+    never = jnp.any(jnp.stack([jnp.isnan(x[0, 0]) for x in (q, k, v)])) & False
+    out, log_mass = jax.nn.dot_product_attention(
+        *(jnp.where(never, 0, x)[None, :, None, :] for x in (q, k, v)),
+        scale=1.0,
+        is_causal=right == 0,
+        local_window_size=None if left is None else (left, 0),
+        implementation="cudnn",
+        return_residual=True,
+    )
+    return out[0, :, 0], log_mass[0, :, 0]

@@ -192,7 +192,8 @@ def _add_residuals(
     model, v = reduced.model, _zero_hidden(prior, v)
     smooth = lambda rest: model.fitted(k, k, rest, prior)[0].astype(v.dtype)  # noqa: E731
     rest = _zero_hidden(prior, v - smooth(v))  # labels far from 0 are smoothed centred, only here
-    if is_at_most(k.shape[0] ** 2, MAX_STORED_WEIGHTS) and reduced.iterations > 2:
+    # 200 rows, 20 iterations: order 1 in 1.8 ms, without in 6.0; order 0 in 0.5 ms, without in 0.3
+    if model.order and is_at_most(k.shape[0] ** 2, MAX_STORED_WEIGHTS) and reduced.iterations > 2:
         matrix = _smoother_matrix(model, prior, k).astype(v.dtype)
         smooth = functools.partial(precise_matmul, matrix)
 

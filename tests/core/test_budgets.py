@@ -12,9 +12,9 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_371, "experiments": 13_225, "tests": 20_948}
-FILES = 170
-MODULE_NUMBERS = 58
+CODE_LINES = {"attnkernel": 18_285, "experiments": 13_235, "tests": 20_949}
+FILES = 166
+MODULE_NUMBERS = 57
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef

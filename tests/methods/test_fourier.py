@@ -18,7 +18,7 @@ from marks import needs_finufft, slow
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel._core.double_precision import in_float64
-from attnkernel.methods import Blockwise, Dense, Fourier, _fallback, _nufft
+from attnkernel.methods import Blockwise, Dense, Fourier, _fallback, _fourier
 
 pytestmark = needs_finufft
 
@@ -190,14 +190,16 @@ def test_auto_takes_it_where_its_package_is_installed(x64, monkeypatch, dtype):
     assert "jax-finufft" in str(selection)
 
 
-@pytest.mark.parametrize(("dim", "degree"), [(1, 0), (1, _nufft.MAX_DEGREE), (2, 0), slow(3, 0)])
+@pytest.mark.parametrize(("dim", "degree"), [(1, 0), (1, _fourier.MAX_DEGREE), (2, 0), slow(3, 0)])
 def test_error_of_one_source_stays_within_its_bound(
     x64, allow_rank_promotion, dim, degree, monkeypatch
 ):
     """As the certificate assumes: a Gaussian of width 2 ℓ around the source, rounding elsewhere."""
-    monkeypatch.setattr(_nufft, "PAIRS_PER_FREQUENCY", {dim: 0})  # all sizes, for so few pairs too
+    monkeypatch.setattr(
+        _fourier, "PAIRS_PER_FREQUENCY", {dim: 0}
+    )  # all sizes, for so few pairs too
     rng = np.random.default_rng(dim)
-    convolve = jax.jit(functools.partial(_nufft.convolve, tol=1e-6, degree=degree))
+    convolve = jax.jit(functools.partial(_fourier.convolve, tol=1e-6, degree=degree))
     reach, least = (11.0, 1e-8) if degree else (9.6, 1e-9)
     for _ in range(6):
         widths = 10 ** rng.uniform({1: -2.0, 2: -0.7, 3: 0.0}[dim], 0.3, dim)
@@ -213,7 +215,7 @@ def test_error_of_one_source_stays_within_its_bound(
         for a in range(degree + 1):
             error = np.abs(sums[a, :, 0] - u[:, 0] ** a * np.exp(-0.5 * squared))
             assert np.all(error <= bound[a]), a
-            near_error = (4e-14 + 8 * eps * waves) * _nufft.ERROR_OF_DEGREE[a]
+            near_error = (4e-14 + 8 * eps * waves) * _fourier.ERROR_OF_DEGREE[a]
             far_error = 8 * eps * math.sqrt(math.factorial(a))
             assert np.all(error <= near_error * np.exp(-squared / 8) + far_error), a
             assert bound[a, 0] < least  # the frequencies did suffice

@@ -28,7 +28,7 @@ from attnkernel.methods import (
     Linear,
     Sharded,
     Sorted,
-    _half_precision,
+    _fused,
 )
 
 CHECKS = [  # custom calls that are not promised to mean the same in other versions
@@ -41,21 +41,18 @@ def interpreted(dtype=None, platform="cuda"):
     return ak.methods.Fused(dtype, platform=platform, interpret=True)
 
 
-def cudnn_by_formula(q, k, v, *, limits):
-    """What cuDNN's documentation says of arrays (batch, rows, heads, columns), one head of keys."""
-    assert q.shape[0] == k.shape[0] == v.shape[0]
-    assert k.shape[2] == v.shape[2] == 1
-    scores = jnp.einsum("bqhc,bkc->bqhk", q, k[:, :, 0], preferred_element_type=jnp.float32)
+def cudnn_by_formula(q, k, v, limits):
+    """What cuDNN's documentation says of one head."""
+    scores = jnp.einsum("qc,kc->qk", q, k, preferred_element_type=jnp.float32)
     left, right = limits
     assert right == 0 if left is not None else right in (0, None)
-    i, j = np.indices((q.shape[1], k.shape[1]))
+    i, j = np.indices((len(q), len(k)))
     if right == 0:
-        seen = (j <= i) & (i - j <= (k.shape[1] if left is None else left))
-        scores = jnp.where(seen[None, :, None], scores, -jnp.inf)
-    weights = jax.nn.softmax(scores, axis=3).astype(v.dtype)
-    out = jnp.einsum("bqhk,bkc->bqhc", weights, v[:, :, 0], preferred_element_type=jnp.float32)
-    log_mass = jax.nn.logsumexp(scores, axis=3, keepdims=True)
-    return [out.astype(v.dtype), jax.lax.stop_gradient(log_mass)]
+        seen = (j <= i) & (i - j <= (len(k) if left is None else left))
+        scores = jnp.where(seen, scores, -jnp.inf)
+    weights = jax.nn.softmax(scores, axis=1).astype(v.dtype)
+    out = jnp.einsum("qk,kc->qc", weights, v, preferred_element_type=jnp.float32)
+    return out.astype(v.dtype), jax.lax.stop_gradient(jax.nn.logsumexp(scores, axis=1))
 
 
 @contextlib.contextmanager
@@ -79,7 +76,7 @@ def lowered(platforms, function, *arrays):
 @pytest.fixture
 def emulated_cudnn(monkeypatch):
     """Computes cuDNN's sum by its documented formula."""
-    monkeypatch.setattr(_half_precision, "_call_cudnn", cudnn_by_formula)
+    monkeypatch.setattr(_fused, "attend_by_cudnn", cudnn_by_formula)
     jax.clear_caches()
     yield
     jax.clear_caches()
@@ -364,15 +361,23 @@ def of_module(method):
     return eqx.filter_jit(module), rows
 
 
-@pytest.mark.parametrize("platform", ACCELERATORS)
-@pytest.mark.parametrize("way", [of_axes, slow(of_vmap), slow(of_module)])
-def test_no_array_holds_the_keys_of_each_head(way, platform):
+def lowered_with_shared_keys(platform, way):
+    """Returns the program of a gradient of attention in which heads of queries share keys."""
     call, data = way(ak.methods.Fused(platform=platform))
 
     def number(*data):
         return jnp.sum(call(*data).astype(jnp.float32) ** 2)
 
-    found = lowered([platform], jax.grad(number, (0, 1, 2)), *data)
-    shapes = re.findall(r"tensor<((?:\d+x)+)[a-z]", str(found.mlir_module()))
+    return str(lowered([platform], jax.grad(number, (0, 1, 2)), *data).mlir_module())
+
+
+@pytest.mark.parametrize("way", [of_axes, slow(of_vmap), slow(of_module)])
+def test_heads_that_share_keys_lower_to_cudnn(way):
+    assert "cudnn$fmhaSoftmaxBackward" in lowered_with_shared_keys("cuda", way)
+
+
+@pytest.mark.parametrize("way", [slow(of_axes), slow(of_vmap), slow(of_module)])
+def test_no_array_of_tpus_holds_the_keys_of_each_head(way):
+    shapes = re.findall(r"tensor<((?:\d+x)+)[a-z]", lowered_with_shared_keys("tpu", way))
     sizes = [math.prod(int(axis) for axis in shape[:-1].split("x")) for shape in shapes]
     assert KEY_HEADS * LONG * HEAD <= max(sizes) < KEY_HEADS * SHARING * LONG * HEAD

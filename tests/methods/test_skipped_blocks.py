@@ -22,7 +22,7 @@ from programs import temporary_bytes
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel.kernels import Boxcar
-from attnkernel.methods import Blockwise, Dense, Task
+from attnkernel.methods import Blockwise, Dense
 from attnkernel.methods._blocks import tabulate_blocks
 
 # one of each formula: smooth, with a root, compact, of several columns, and a product of two
@@ -265,10 +265,3 @@ def test_a_table_of_other_blocks_is_made_anew(n):
     dense = np.triu(np.ones((n, n), bool), 1)
     expected = [[dense[i : i + 8, j : j + 7].any() for j in range(0, n, 7)] for i in range(0, n, 8)]
     np.testing.assert_array_equal(allowed_blocks(), expected)
-
-
-@pytest.mark.parametrize("prior", [None, priors.ExcludeSelf(), ak.Causal(), ak.Window(9, 0)])
-def test_a_prior_that_excludes_blocks_keeps_them_short_in_derivatives(prior):
-    task = Task(ak.Gaussian(0.3), prior, ak.Softmax(), 10_000, 10_000, 1, 1, jnp.dtype("float32"))
-    excludes = isinstance(prior, ak.Causal | ak.Window)
-    assert Blockwise()._block_sizes(task)[0] == ((1000, 1000) if excludes else (2000, 1000))

@@ -13,7 +13,7 @@ from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel.models import Rows
-from attnkernel.models._backfitting import BLOCK_ROWS, inverse
+from attnkernel.models._additive import BLOCK_ROWS, inverse
 
 N = 23
 X = np.linspace(-1.0, 1.0, N)
