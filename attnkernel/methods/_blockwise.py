@@ -35,6 +35,7 @@ from ._blocks import (
     Block,
     Parts,
     block_log_weights,
+    blocks_in_reach,
     even_block_size,
     fold_blocks,
     is_block_needed,
@@ -138,7 +139,7 @@ class Blockwise(Method):
         Those not given are of the fewest equal blocks of at most `MAX_BLOCK_ROWS` rows, or of half
         as many where the prior excludes blocks: the smaller they are, the more are skipped.
         """
-        limit = MAX_BLOCK_ROWS // 2 if _has_small_blocks(task) else MAX_BLOCK_ROWS
+        limit = _max_block_rows(task)
         sizes = self._even_sizes(task, limit, limit)
         if not unmaterialised.is_faster(task):
             return sizes, None
@@ -184,15 +185,19 @@ def _takes_all_keys(task: Task) -> bool:
     return is_small and task.prior is None and not is_cheap
 
 
-def _has_small_blocks(task: Task) -> bool:
-    """Whether the prior excludes so many more small blocks than large ones that they are faster.
-
-    It does if it has a table of blocks, or limits which of at most 4096 keys a query sees.
+def _max_block_rows(task: Task) -> int:
+    """Returns the most rows of a block: fewer where the prior excludes more small blocks than large
+    ones. It does if it has a table of blocks, limits the keys of a query to a window, or limits
+    which of at most 4096 keys a query sees.
     """
-    if task.prior is None or task.prior.needs_block_table:
-        return task.prior is not None
-    # T = 4096, 8 heads x 64, in blocks of 256, 512, 1024: a window of 256 keys 60, 75, 118 ms
-    return key_mask_of(task.prior).limits != (None, None) and is_at_most(task.keys, 4096)
+    left, right = key_mask_of(task.prior).limits
+    if left is not None and right is not None and left + right < MAX_BLOCK_ROWS:
+        # 8 heads x 64, a window of 256 keys, in blocks of 128, 256, 512, 1024: T = 4096 100, 103,
+        # 152, 207 ms; T = 16384 419, 427, 666, 1088 ms
+        return MAX_BLOCK_ROWS // 4
+    is_limited = (left, right) != (None, None) and is_at_most(task.keys, 4096)
+    has_table = task.prior is not None and task.prior.needs_block_table
+    return MAX_BLOCK_ROWS // 2 if is_limited or has_table else MAX_BLOCK_ROWS
 
 
 @eqx.filter_custom_jvp
@@ -215,7 +220,7 @@ def _sums(
     """
     sizes = unmaterialised_sizes or sizes
     rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
-    number, width, dtype = columns.low.shape[0], values.shape[1], values.dtype
+    width, dtype = values.shape[1], values.dtype
     negligible = negligible_gap(k.shape[0], dtype)
     # weights up to e¹⁰ need no new shift, unless their sums overflow. Gaussian in 8 dimensions,
     # 10 000² pairs: 139 ms, with a new maximum in each block 193 ms
@@ -223,11 +228,13 @@ def _sums(
     headroom = jnp.minimum(10.0, math.log(float(jnp.finfo(dtype).max)) - jnp.log(largest))
 
     def of_row(row: Block) -> tuple[Array, Array]:
-        bounds = jax.vmap(lambda column: log_weight_upper_bound(row, column, parts))(columns)
+        seen = blocks_in_reach(row, columns, parts[1])
+        number = seen.low.shape[0]
+        bounds = jax.vmap(lambda column: log_weight_upper_bound(row, column, parts))(seen)
         first = jnp.argmax(bounds)  # the nearest keys: later ones then seldom raise the shift
 
         def key_block(j: Array) -> Block:
-            return jax.tree.map(lambda leaf: leaf[j], columns)
+            return jax.tree.map(lambda leaf: leaf[j], seen)
 
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number
