@@ -324,7 +324,7 @@ def test_all_chunks_of_a_training_share_a_program(x64, programs):
 
 @pytest.mark.slow
 def test_windows_are_learned_and_compared(run_study):
-    small = ("contexts=[32, 64]", "steps=120", "tested=10", "orders=[0]", "windows=15")
+    small = ("contexts=[32, 64]", "steps=100", "tested=10", "orders=[0]", "windows=15")
     run = run_study("learned_window", *small, "lengthscales=[0.3, 1.0]", "noises=[0.1, 0.9]")
     rows = {(row["n"], row["lengthscale"], row["noise"]): row for row in run.summary["rows"]}
     assert len(rows) == 8
