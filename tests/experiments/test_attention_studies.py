@@ -13,8 +13,8 @@ from least_squares import local_polynomial
 from experiments.reports.predictions import judge
 from experiments.runs.monitor import NO_MONITOR
 from experiments.studies.context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
+from experiments.studies.learned_window import exponents
 from experiments.studies.training import train
-from experiments.studies.window_report import exponents
 from experiments.studies.window_tasks import Family, Linear, Warp, draw, predict
 
 
