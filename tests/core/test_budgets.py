@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_175, "experiments": 13_322, "tests": 20_882}
+CODE_LINES = {"attnkernel": 18_175, "experiments": 13_267, "tests": 20_872}
 FILES = 168
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
