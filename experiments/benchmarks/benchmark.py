@@ -9,8 +9,6 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
-import attnkernel as ak
-
 from ..config import Positive
 from ..reports import label_outer, looks_of, panels, save_with_legend
 from ..runs import NO_MONITOR, Monitor, Run
@@ -54,7 +52,6 @@ class Benchmark(Study):
     x_label: ClassVar[str] = ""
     panel_title: ClassVar[str] = ""  # of the fields of a row
     unit: ClassVar[str] = "seconds"
-    extrapolates: ClassVar[bool] = True  # seconds, along that field
     round_seconds: ClassVar[float] = 0.0
     # from the key of the study and a place; called once the case before is measured
     make_case: ClassVar[Callable[..., Case]]
@@ -97,8 +94,7 @@ class Benchmark(Study):
     ) -> list[dict[str, Any]]:
         """The rows of the cases, within the limits of this config."""
         limits = {name: getattr(self, name) for name in LIMITS}
-        along = self.along if self.extrapolates else None
-        return measure(monitor, name, cases, self.repeats, along=along, **limits)
+        return measure(monitor, name, cases, self.repeats, along=self.along, **limits)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         cases = [functools.partial(self.make_case, key, *place) for place in self.places()]
@@ -118,23 +114,15 @@ class Benchmark(Study):
         names = [name for name in self.compared if any(name in self.values(row) for row in rows)]
 
         def cell(row: Mapping[str, Any], name: str) -> str:
-            if name in row["extrapolated"]:
-                return f"~{row['extrapolated'][name]['seconds']:.3g}"
             over = "" if name == ours else f" ({number(ratio(self.values(row), name, ours))})"
             return "–" if name not in self.values(row) else number(self.values(row)[name]) + over
 
-        run.table(
-            f"{self.unit}, medians of up to {self.repeats} (× {ours}; ~: extrapolated)",
-            ["", *names, *self.columns(rows[0])],
-            [
-                [
-                    row["label"],
-                    *(cell(row, name) for name in names),
-                    *self.columns(row).values(),
-                ]
-                for row in rows
-            ],
-        )
+        cells = [
+            {"": row["label"], **{name: cell(row, name) for name in names}, **self.columns(row)}
+            for row in rows
+        ]
+        title = f"{self.unit}, medians of up to {self.repeats} (× {ours})"
+        run.table(title, list(cells[0]), [list(row.values()) for row in cells])
 
     def draw(self, results: Results, run: Run) -> None:
         """Draws a line for each contender in a panel for each `panel`; without `along`, bars."""
@@ -153,8 +141,7 @@ class Benchmark(Study):
     def _draw_lines(self, run: Run, name: str, rows: list[dict[str, Any]], along: str) -> None:
         """Draws a line for each contender on logarithmic axes, in a panel for each kind of row.
 
-        The title of a panel is followed by the finding of its last row. Extrapolated values are
-        hollow, on a dotted line.
+        The title of a panel is followed by the finding of its last row.
         """
         titles = list(dict.fromkeys(map(self.panel, rows)))
         sizes = sorted({row[along] for row in rows})
@@ -164,19 +151,8 @@ class Benchmark(Study):
             of_panel.sort(key=lambda row: row[along])
             for contender, look in looks_of(self.compared).items():
                 line = [(row[along], self.values(row).get(contender, np.nan)) for row in of_panel]
-                if not np.isfinite([value for _, value in line]).any():
-                    continue
-                ax.plot(*zip(*line, strict=True), label=contender, **look)
-                guesses = [
-                    (row[along], row["extrapolated"][contender]["seconds"])
-                    for row in of_panel
-                    if contender in row["extrapolated"]
-                ]
-                if guesses:
-                    measured = [point for point in line if np.isfinite(point[1])]
-                    look |= {"linestyle": ":", "markerfacecolor": ak.plot.paper()}
-                    look["label"] = f"{contender}, extrapolated"
-                    ax.plot(*np.transpose([measured[-1], *guesses]), **look)
+                if np.isfinite([value for _, value in line]).any():
+                    ax.plot(*zip(*line, strict=True), label=contender, **look)
             ax.set(xscale="log", yscale="log")
             ax.set_title(f"{title}\n{self.finding(of_panel[-1])}".strip())
             if len(sizes) <= MAX_TICKS:

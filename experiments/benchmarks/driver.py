@@ -86,26 +86,25 @@ def measure(
     A row has the fields of its case, its `label`, and by contender the `seconds` of all rounds,
     their `median`, the seconds of the `first` call and why a contender is `unavailable`. `limits`
     are those of `interleaved`; a contender is not run where smaller values of the field `along`
-    extrapolate to more than `max_run_seconds`: it is then `extrapolated`.
+    extrapolate to more than `max_run_seconds`.
     """
     rows: list[dict[str, Any]] = []
 
     def measure_case(i: int) -> dict[str, Any]:
         jax.clear_caches()  # programs are limited per process, and cases share none
         case = cases[i]()
-        extrapolated = {
-            contender: guess
+        too_slow = {
+            contender: f"would take {seconds:.0f} s, by its smaller sizes"
             for contender in case.contenders
-            if along and (guess := extrapolate(rows, case.fields, along, contender))
-            if guess["seconds"] > limits.get("max_run_seconds", np.inf)
+            if along and (seconds := extrapolate(rows, case.fields, along, contender))
+            if seconds > limits.get("max_run_seconds", np.inf)
         }
         contenders, unavailable = available(
-            {one: make for one, make in case.contenders.items() if one not in extrapolated}
+            {one: make for one, make in case.contenders.items() if one not in too_slow}
         )
         first, seconds, results = interleaved(contenders, repeats, cold=case.cold, **limits)
         row = {**case.fields, "label": case.label, "seconds": seconds, "first": first}
-        row |= {"median": medians(seconds), "unavailable": unavailable}
-        row["extrapolated"] = extrapolated
+        row |= {"median": medians(seconds), "unavailable": unavailable | too_slow}
         return row | case.check(results, row)
 
     with monitor.progress(name, len(cases)) as tick:
@@ -118,11 +117,11 @@ def measure(
 
 def extrapolate(
     rows: Sequence[Mapping[str, Any]], fields: Mapping[str, Any], along: str, name: str
-) -> dict[str, float]:
-    """Seconds of a contender, and the power of `fields[along]` by which they grow.
+) -> float:
+    """Seconds of a contender by a power of `fields[along]`.
 
     The power law goes through the last three rows that differ in this field alone; through one, it
-    is the square; of none, the result is empty.
+    is the square; of none, the result is 0.
     """
     past = [
         (row[along], row["median"][name])
@@ -130,11 +129,10 @@ def extrapolate(
         if name in row["median"] and all(row[key] == fields[key] for key in fields if key != along)
     ]
     if not past:
-        return {}
+        return 0.0
     sizes, seconds = np.log(np.transpose(past[-3:]))
     power = 2.0 if len(sizes) == 1 else np.polyfit(sizes, seconds, 1)[0]
-    guess = np.mean(seconds) + power * (np.log(fields[along]) - np.mean(sizes))
-    return {"seconds": float(np.exp(guess)), "power": float(power)}
+    return float(np.exp(np.mean(seconds) + power * (np.log(fields[along]) - np.mean(sizes))))
 
 
 def available(

@@ -45,7 +45,6 @@ class BenchRegression(Benchmark):
     x_label: ClassVar = "dimensions d"
     panel_title: ClassVar = "n = m = {n}"
     unit: ClassVar = "10⁹ pairs a second"
-    extrapolates: ClassVar = False
 
     def places(self) -> Iterable[tuple[int, int]]:
         return itertools.product(sorted(set(self.n)), sorted(set(self.dim)))

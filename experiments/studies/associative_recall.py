@@ -178,17 +178,15 @@ class AssociativeRecall(Study):
 
     def loss(self, models: OneLayer, key: Array) -> Array:
         """The mean over seeds of the cross-entropy of one sequence each."""
-        moving, fixed = eqx.partition(models, eqx.is_array)
 
-        def of_seed(moving: Any, key: Array) -> Array:
+        def of_seed(model: OneLayer, key: Array) -> Array:
             of_pairs, of_sequence = jax.random.split(key)
             pairs = jax.random.choice(of_pairs, jnp.asarray(self.pairs))
             tokens, labels, asked = self.draw(of_sequence, pairs)
-            logits = eqx.combine(moving, fixed)(tokens)
-            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+            losses = optax.softmax_cross_entropy_with_integer_labels(model(tokens), labels)
             return jnp.sum(losses * asked) / jnp.sum(asked)
 
-        return jnp.mean(jax.vmap(of_seed)(moving, jax.random.split(key, self.seeds)))
+        return jnp.mean(eqx.filter_vmap(of_seed)(models, jax.random.split(key, self.seeds)))
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
         of_models, of_training, of_tests = jax.random.split(key, 3)  # the same for every layer
@@ -207,24 +205,19 @@ class AssociativeRecall(Study):
 
     def accuracies(self, models: OneLayer, key: Array) -> Float[np.ndarray, "pairs seeds"]:
         """The share of queries answered with their value, for each number of pairs and seed."""
-        moving, fixed = eqx.partition(models, eqx.is_array)
 
-        @jax.jit
-        def of_pairs(moving: Any, pairs: Array, keys: Array) -> Array:
-            def of_seed(moving: Any) -> Array:
-                def one(key: Array) -> Array:
-                    tokens, labels, asked = self.draw(key, pairs)
-                    right = jnp.argmax(eqx.combine(moving, fixed)(tokens), axis=1) == labels
-                    return jnp.sum(right * asked) / jnp.sum(asked)
+        @eqx.filter_jit
+        @eqx.filter_vmap(in_axes=(eqx.if_array(0), None, None))
+        def of_seeds(model: OneLayer, pairs: Array, keys: Array) -> Array:
+            def one(key: Array) -> Array:
+                tokens, labels, asked = self.draw(key, pairs)
+                right = jnp.argmax(model(tokens), axis=1) == labels
+                return jnp.sum(right * asked) / jnp.sum(asked)
 
-                return jnp.mean(jax.lax.map(one, keys, batch_size=20))
-
-            return jax.vmap(of_seed)(moving)
+            return jnp.mean(jax.lax.map(one, keys, batch_size=20))
 
         keys = jax.random.split(key, self.tested)
-        return np.stack(
-            [np.asarray(of_pairs(moving, jnp.asarray(pairs), keys)) for pairs in self.pairs]
-        )
+        return np.stack([of_seeds(models, jnp.asarray(pairs), keys) for pairs in self.pairs])
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = []
@@ -305,6 +298,7 @@ def draw_accuracies(run: Run, rows: list[dict[str, Any]], study: AssociativeReca
         ax.set(xscale="log", xlabel="pairs in the sequence", title=title, ylim=(-0.03, 1.05))
         ax.set_xticks(study.pairs, map(str, study.pairs))
         ax.minorticks_off()
-        ax.legend(loc="lower left")
+        if here:
+            ax.legend(loc="lower left")
     axes[0].set_ylabel("share of queries recalled")
     run.figure("recall", figure)

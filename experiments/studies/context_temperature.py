@@ -36,11 +36,9 @@ def draw_errors(
     n = lengths[len(lengths) // 2]
     shown = ("as suited", "more noise", "wider inputs", "wider queries")
     figure, axes = subplots(1, len(shown), sharey=True, figsize=(10.4, 3.4))
+    here = {row["case"]: (of, row) for of, row in zip(results, rows, strict=True) if row["n"] == n}
     for ax, case in zip(axes, shown, strict=True):
-        found, row = (
-            next(one for one in of if (one["n"], one["case"]) == (n, case))
-            for of in (results, rows)
-        )
+        found, row = here[case]
         closed = in_closed_form(cases[case], n, grid)
         softmax = found["prompts"].softmax.mean(0)
         simulated = found["prompts"].first_order.mean(0)

@@ -110,20 +110,11 @@ class RetrievalRule(Study):
         return {"temperature": temperatures, **found}
 
 
-class ScoresAsInputs(ak.kernels.Kernel):
-    """Scores that are given, as keys of the one query."""
-
-    def log_pair(self, q: Array, k: Array) -> Array:
-        return k[0] + 0.0 * q[0]
-
-
 def weigh(rule: ak.rules.Rule, scores: Array, log_prior: Array | None = None) -> Array:
-    """The weights of one query with these scores."""
+    """The weights of one query with these scores: its product with keys of one column."""
     prior = None if log_prior is None else ak.priors.KeyWeights(log_prior)
-    one = jnp.zeros((1, 1))
-    return ak.attention_weights(
-        one, scores[:, None], kernel=ScoresAsInputs(), prior=prior, rule=rule
-    )[0]
+    one, keys = jnp.ones((1, 1)), scores[:, None]
+    return ak.attention_weights(one, keys, kernel=ak.DotProduct(), prior=prior, rule=rule)[0]
 
 
 def optimum(rule: ak.rules.Rule, scores: Array, log_prior: Array | None = None) -> dict[str, Array]:

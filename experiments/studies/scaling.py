@@ -158,6 +158,9 @@ def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> lis
     """Of each layout and number of devices: MiB of each device, and errors."""
     reserve_threads(max(counts))
     jax.config.update("jax_num_cpu_devices", max(counts))
+    data = np.random.default_rng(seed).normal(size=(3, checked, dim))
+    with jax.enable_x64(True):
+        dense = value_and_gradients(ak.methods.Dense(), data)
     rows = []
     for ring in (False, True):
         for count in counts:
@@ -170,7 +173,7 @@ def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> lis
             for what in ("value", "gradient"):
                 found[f"{what}_mib"] = held(method, n, dim, gradient=what == "gradient") / MIB
             with jax.enable_x64(True):
-                found |= errors(method, checked, dim, seed)
+                found |= errors(value_and_gradients(method, data), dense)
             rows.append(found)
     return rows
 
@@ -201,14 +204,14 @@ def held(method: ak.methods.Sharded, n: int, dim: int, *, gradient: bool) -> int
     return plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
 
 
-def errors(method: ak.methods.Sharded, n: int, dim: int, seed: int) -> dict[str, float]:
-    """The largest difference from the dense sum, over the largest number there."""
-    rng = np.random.default_rng(seed)
-    data = [jnp.asarray(rng.normal(size=(n, dim))) for _ in range(3)]
+def value_and_gradients(method: ak.methods.Method, data: np.ndarray) -> tuple[Any, Any]:
+    """The number and all values of attention, and the gradients in q, k and v."""
     program = jax.value_and_grad(number, (1, 2, 3), has_aux=True)
-    found, dense = (
-        jax.jit(functools.partial(program, how))(*data) for how in (method, ak.methods.Dense())
-    )
+    return jax.jit(functools.partial(program, method))(*data)
+
+
+def errors(found: tuple[Any, Any], dense: tuple[Any, Any]) -> dict[str, float]:
+    """The largest difference from the dense sum, over the largest number there."""
 
     def error(ours: Array, theirs: Array) -> float:
         return float(jnp.max(jnp.abs(ours - theirs)) / jnp.max(jnp.abs(theirs)))

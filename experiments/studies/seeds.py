@@ -68,10 +68,8 @@ class Seeds(Study):
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key).stack(self.seeds)
-        rows = HoldOutSizes.from_config(self.hold_out, self.data.n)
-        simulate_and_fit = jax.jit(functools.partial(_simulate_and_fit_all, self))
-        cases = {("fits",): (lambda keys: simulate_and_fit(rows, keys), keys)}
-        found, errors, converged = monitor.simulate(cases, self.batch)["fits",]
+        many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit_all, self)))
+        found, errors, converged = monitor.simulate({("fits",): (many, keys)}, self.batch)["fits",]
         lengthscales = np.asarray(self.model.shown(found))
         monitor.metrics(
             [
@@ -171,46 +169,38 @@ _STEPS = 15
 
 
 def _simulate_and_fit_all(
-    study: Seeds, hold_out: HoldOutSizes, keys: PRNGKeyArray
-) -> tuple[Float[Array, "seeds methods"], Float[Array, "seeds methods"], Array]:
-    """Simulates a data set for each key and fits it by each method: hold-out of all sizes,
-    leave-one-out, hindsight. Returns lengthscales, integrated squared errors, and whether the last
-    two converged.
+    study: Seeds, key: PRNGKeyArray
+) -> tuple[Float[Array, " methods"], Float[Array, " methods"], Bool[Array, " searches"]]:
+    """Simulates a data set and fits it by each method: hold-out of all sizes, leave-one-out,
+    hindsight. Returns lengthscales, integrated squared errors, and whether the last two converged.
     """
     error = IntegratedSquaredError()
-
-    def one(key: PRNGKeyArray) -> tuple[Array, Array, Array]:
-        data_key, *fit_keys = jax.random.split(key, len(study.hold_out) + 1)
-        data = study.data.load(data_key)
-        model = study.model.make()
-        held_out = ak.fit_many(
-            model,
-            data.x,
-            data.y,
-            objective=hold_out.objective(),
-            in_axes=(None, None, 0),
-            optimizer=study.training.make(),
-            steps=study.training.steps,
-            key=jnp.stack(fit_keys),
-        )
-        left_out, hindsight = (
-            ak.fit(model, data.x, data.y, objective=objective, steps=_STEPS)
-            for objective in (ak.LeaveOneOut(), error)
-        )
-        kernels = jax.tree.map(
-            lambda many, *others: jnp.concatenate([many, jnp.stack(others)]),
-            *(fitted.model.kernel for fitted in (held_out, left_out, hindsight)),
-        )
-        errors = jax.lax.map(
-            lambda kernel: error(study.model.with_kernel(kernel), data.x, data.y),
-            kernels,
-        )
-        converged = jnp.stack(
-            [
-                jnp.any(search.starts.converged & (search.starts.loss <= search.loss))
-                for search in (left_out, hindsight)
-            ]
-        )
-        return kernels.lengthscale, errors, converged
-
-    return jax.vmap(one)(keys)
+    data_key, *fit_keys = jax.random.split(key, len(study.hold_out) + 1)
+    data = study.data.load(data_key)
+    model = study.model.make()
+    held_out = ak.fit_many(
+        model,
+        data.x,
+        data.y,
+        objective=HoldOutSizes.from_config(study.hold_out, study.data.n).objective(),
+        in_axes=(None, None, 0),
+        optimizer=study.training.make(),
+        steps=study.training.steps,
+        key=jnp.stack(fit_keys),
+    )
+    searches = [
+        ak.fit(model, data.x, data.y, objective=objective, steps=_STEPS)
+        for objective in (ak.LeaveOneOut(), error)
+    ]
+    kernels = jax.tree.map(
+        lambda many, *others: jnp.concatenate([many, jnp.stack(others)]),
+        *(fitted.model.kernel for fitted in (held_out, *searches)),
+    )
+    errors = jax.lax.map(
+        lambda kernel: error(study.model.with_kernel(kernel), data.x, data.y), kernels
+    )
+    converged = [
+        jnp.any(search.starts.converged & (search.starts.loss <= search.loss))
+        for search in searches
+    ]
+    return kernels.lengthscale, errors, jnp.stack(converged)

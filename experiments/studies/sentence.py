@@ -5,7 +5,6 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from matplotlib.axes import Axes
 from pydantic import Field, model_validator
 
 import attnkernel as ak
@@ -102,7 +101,10 @@ class Sentences(Study):
         arrays = {}
         for number, (sentence, heads) in enumerate(zip(self.sentences, weights, strict=True)):
             for ax, (name, found) in zip(axes[number], heads.items(), strict=True):
-                tokens_map(ax, found, sentence.tokens)
+                heat_map(ax, found, causal=True)
+                names = [ak.plot.literal(token) for token in sentence.tokens]
+                ax.set_xticks(range(len(names)), names, rotation=90, fontsize=6.5)
+                ax.set_yticks(range(len(names)), names, fontsize=6.5)
                 if number == 0:
                     ax.set_title(name)
                 arrays[f"{number}_{name.replace(' ', '_')}"] = found
@@ -136,11 +138,3 @@ LOOKS = {
     "pronoun to noun": [("pronoun", "noun")],
 }
 ASKS = {"verb to subject": "verb", "determiner": "noun", "pronoun to noun": "pronoun"}
-
-
-def tokens_map(ax: Axes, weights: np.ndarray, tokens: list[str]) -> None:
-    """Weights between tokens, with what comes after the query greyed."""
-    heat_map(ax, weights, causal=True)
-    names = [ak.plot.literal(token) for token in tokens]
-    ax.set_xticks(range(len(tokens)), names, rotation=90, fontsize=6.5)
-    ax.set_yticks(range(len(tokens)), names, fontsize=6.5)

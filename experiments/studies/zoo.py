@@ -175,12 +175,12 @@ class Zoo(Study):
             exact = ak.attend(q, k, v, kernel=kernel)
             errors = []
             for count in self.counts:
-                squares = []
-                for draw_key in draw_keys:
-                    features = ak.kernels.RandomFeatures(count, 4, key=draw_key)
-                    out = ak.attend(q, k, v, kernel=kernel, method=ak.methods.Linear(features))
-                    squares.append(jnp.mean((out - exact) ** 2))
-                errors.append(float(jnp.sqrt(jnp.mean(jnp.stack(squares)))))
+                drawn = [
+                    ak.kernels.RandomFeatures(count, 4, key=draw_key) for draw_key in draw_keys
+                ]
+                methods = map(ak.methods.Linear, drawn)
+                outs = [ak.attend(q, k, v, kernel=kernel, method=method) for method in methods]
+                errors.append(float(jnp.sqrt(jnp.mean((jnp.stack(outs) - exact[None]) ** 2))))
             slope = float(np.polyfit(np.log(self.counts), np.log(errors), 1)[0])
             found[name] = {"error": errors, "slope": slope}
         return found

@@ -13,8 +13,8 @@ from least_squares import local_polynomial
 from experiments.reports.predictions import judge
 from experiments.runs.monitor import NO_MONITOR
 from experiments.studies.context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
+from experiments.studies.learned_window import exponents
 from experiments.studies.training import train
-from experiments.studies.window_report import exponents
 from experiments.studies.window_tasks import Family, Linear, Warp, draw, predict
 
 
@@ -324,7 +324,7 @@ def test_all_chunks_of_a_training_share_a_program(x64, programs):
 
 @pytest.mark.slow
 def test_windows_are_learned_and_compared(run_study):
-    small = ("contexts=[32, 64]", "steps=120", "tested=10", "orders=[0]", "windows=15")
+    small = ("contexts=[32, 64]", "steps=100", "tested=10", "orders=[0]", "windows=15")
     run = run_study("learned_window", *small, "lengthscales=[0.3, 1.0]", "noises=[0.1, 0.9]")
     rows = {(row["n"], row["lengthscale"], row["noise"]): row for row in run.summary["rows"]}
     assert len(rows) == 8

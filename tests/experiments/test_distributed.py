@@ -11,19 +11,21 @@ from small_configs import DATA
 from experiments.__main__ import main
 from experiments.runs.files import numbers_of
 
-IN_CONTEXT = """
-study: in_context
+RECALL = """
+study: associative_recall
 precision: float64
-contexts: [4]
-heads: 2
+layers: [softmax]
+pairs: [2]
+key_tokens: 4
+value_tokens: 3
+size: 6
 qk_size: 3
-hidden: 5
+seeds: 2
 batch: 8
-targets: 5
 steps: 30
 tested: 6
 """
-UNEVEN = IN_CONTEXT.replace("batch: 8", "batch: 6")
+UNEVEN = RECALL.replace("batch: 8", "batch: 6")
 
 
 def free_port():
@@ -107,7 +109,7 @@ for ring in (False, True):
 def two_processes(tmp_path_factory):
     """The output of two processes for each of their commands, and the folder of their runs."""
     folder = tmp_path_factory.mktemp("two")
-    for name, text in (("data", DATA), ("uneven", UNEVEN), ("small", IN_CONTEXT)):
+    for name, text in (("data", DATA), ("uneven", UNEVEN), ("small", RECALL)):
         (folder / f"{name}.yaml").write_text(text)
     coordinator = f"127.0.0.1:{free_port()}"
     parts = []

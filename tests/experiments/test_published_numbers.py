@@ -66,13 +66,13 @@ def test_hold_out_lengthscales(shipped):
 
 
 def test_hold_out_lengthscales_with_epsilon_in_the_denominator(run_study):
-    fits = run_study("holdout", "model.sink_mass=1e-16").summary["fits"]
+    fits = run_study("holdout", "model.sink_mass=1e-16", style="dark").summary["fits"]
     found = [fit["lengthscale"] for fit in fits]
     np.testing.assert_allclose(found, [0.1256, 0.1355, 0.2110, 0.2968], atol=5e-5)
 
 
 def test_printed_table_of_heads(run_study):
-    table = run_study("heads").summary["table"]
+    table = run_study("heads", style="dark").summary["table"]
     assert [row["heads"] for row in table] == list(HEADS)
     for row in table:
         for found, printed in zip(

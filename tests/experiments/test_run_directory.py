@@ -23,12 +23,15 @@ from experiments.studies.data import ShowData
 from experiments.studies.study import Keys
 
 SIMULATED = "data:\n  source: heteroskedastic\n  n: 20\n"
+MODEL = f"{SIMULATED}model: {{kernel: rational_quadratic}}\n"
 TINY = {
-    "holdout": f"study: holdout\n{SIMULATED}training:\n  steps: 4\nhold_out: [1, 0.5]\n",
-    "heads": f"study: heads\n{SIMULATED}training:\n  steps: 4\nheads: [1, 2]\n",
+    "holdout": f"study: holdout\n{MODEL}training:\n  steps: 4\nhold_out: [1, 0.5]\n",
+    "heads": f"study: heads\n{MODEL}training:\n  steps: 4\nheads: [1, 2]\n",
     # 20 points are too few for a minimum
-    "leave_one_out": f"study: leave_one_out\n{SIMULATED}starts: 2\n".replace("20", "60"),
-    "lengthscales": f"study: lengthscales\n{SIMULATED}lengthscales: [1.0, 0.3]\n",
+    "leave_one_out": f"study: leave_one_out\n{MODEL}starts: 2\nbounds: [0.1, 3.0]\n".replace(
+        "20", "60"
+    ),
+    "lengthscales": f"study: lengthscales\n{MODEL}lengthscales: [1.0, 0.3]\n",
     "data": f"study: data\n{SIMULATED}",
 }
 FILES = {f"{study}.yaml": text for study, text in TINY.items()}
@@ -117,6 +120,17 @@ def test_metrics_have_a_line_per_step_and_fit(twice):
         assert {row["start"] for row in rows} == {0, 1}
     else:
         assert rows == []
+
+
+def test_other_parameters_of_a_kernel_are_fitted_and_reported(twice):
+    study, first, _ = twice
+    found = read_json(first / "summary.json")
+    assert found.get("kernel") == (None if study == "data" else "rational_quadratic")
+    tables = {"holdout": "fits", "heads": "table", "leave_one_out": "minima"}
+    for row in found[tables[study]] if study in tables else ():
+        assert not np.any(np.equal(row["alpha"], 1.0))
+    if study == "leave_one_out":  # whose bounds are of the lengthscale alone
+        assert 0.1 < found["lengthscale"] < 3.0
 
 
 def test_arrays_are_named_by_the_panel_and_the_legend():

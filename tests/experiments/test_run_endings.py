@@ -135,9 +135,10 @@ def interrupted_run(monkeypatch, interrupts, ticks):
     return main(["run", "data.yaml", "--quiet", "--out", "out"]), done
 
 
-def test_interrupt_stops_after_the_current_chunk(home, monkeypatch, capsys):
+@pytest.mark.parametrize(("interrupts", "done"), [(1, [1]), (2, [])], ids=["one", "at once"])
+def test_interrupt_stops_after_the_current_chunk(home, monkeypatch, capsys, interrupts, done):
     handler = signal.getsignal(signal.SIGINT)
-    assert interrupted_run(monkeypatch, 1, 3) == (130, [1])
+    assert interrupted_run(monkeypatch, interrupts, 3) == (130, done)
     assert read_json(home / "out" / "status.json")["state"] == "interrupted"
     told = capsys.readouterr().err
     assert told.startswith("stopping after this chunk; Ctrl-C again")
@@ -145,11 +146,6 @@ def test_interrupt_stops_after_the_current_chunk(home, monkeypatch, capsys):
     assert "python -m experiments resume out" in told
     assert read_json(home / "out" / "meta.json")["seconds"]["total"] > 0
     assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_second_interrupt_stops_at_once(home, monkeypatch):
-    assert interrupted_run(monkeypatch, 2, 3) == (130, [])
-    assert read_json(home / "out" / "status.json")["state"] == "interrupted"
 
 
 @pytest.mark.slow
