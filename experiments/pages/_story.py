@@ -17,6 +17,7 @@ from jax.scipy.stats import norm
 import attnkernel as ak
 
 from ..runs.monitor import Tick
+from ..studies.sentence import LOOKS, Sentences
 from . import _story_fits as fits, _story_marks as marks
 from ._page import fill, read
 
@@ -24,7 +25,7 @@ MOST_LAYERS = 12
 TITLE = "From an average to attention"
 
 
-STAGES = 8  # of what a story computes
+STAGES = 10  # of what a story computes
 
 
 def story(tick: Tick) -> dict[str, Any]:
@@ -48,12 +49,15 @@ def story(tick: Tick) -> dict[str, Any]:
     plane = ak.fit(ak.KernelRegression(ak.Gaussian(jnp.array([0.1, 5.0]))), points, y)
     best_plane = np.asarray(plane.model.kernel.lengthscale)
     tick(3, "attention")
-    parts = (
+    sentence = Sentences(study="sentence", sentences=[marks.SENTENCE])
+    parts: tuple[Any, ...] = (
         (marks.marks_of_means, x, y),
+        (marks.marks_of_hold_out, x, y),
         (marks.marks_of_lines, line, x, y),
         (marks.marks_of_plane, points, y, keys, best_plane),
         (marks.marks_of_heads, heads, points, y),
         (marks.marks_of_attention, trained, points, y),
+        (marks.marks_of_words, sentence),
     )
     compared = []
     for stage, (marks_of, *given) in enumerate(parts, 4):
@@ -66,6 +70,7 @@ def story(tick: Tick) -> dict[str, Any]:
         "lengthscale": 0.06,
         "point": 55,
         "itself": "no",
+        "hidden": fits.SHARES[2],
         "edge": float(np.min(x)),
         "smooth": float(line.model.kernel.lengthscale),
         "level": "95",
@@ -80,6 +85,8 @@ def story(tick: Tick) -> dict[str, Any]:
         "epoch": len(fits.ATTENTION_STEPS) - 1,
         "layers": 3,
         "broad": 0.1,
+        "looks": "pronoun to noun",
+        "word": 13,
     }
     return {
         "begin": begin,
@@ -88,6 +95,14 @@ def story(tick: Tick) -> dict[str, Any]:
         "names": {"x": "mixture E", "c": "compression C", "y": "NOx (µg/J)"},
         "best": float(mean.model.kernel.lengthscale),
         "quantiles": {str(level): float(norm.ppf(0.5 + level / 200)) for level in marks.LEVELS},
+        "shares": fits.SHARES,
+        "ranks": fits.drawn_ranks(len(y)),
+        "words": {
+            **marks.SENTENCE.model_dump(),
+            "looks": {name: LOOKS.get(name) for name in marks.WORD_HEADS},
+            "contrast": sentence.contrast,
+            "decay": sentence.decay,
+        },
         "keys": {name: keys[name] for name in ("centre", "scale", "steps", "metrics")},
         "heads": {
             str(count): {

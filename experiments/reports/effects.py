@@ -84,7 +84,8 @@ def unreliable_effects(fit: ak.Fit, effects: Sequence[Effect]) -> list[str]:
         f"along {column_name(fit, effect)} at {np.sum(~band.reliable)} of {len(band.reliable)} "
         f"points (least {np.min(band.effective_count):.2g})"
         for effect in effects
-        if (band := effect.band).reliable is not None and not np.all(band.reliable)
+        if (band := effect.band).reliable is not None and band.effective_count is not None
+        if not np.all(band.reliable)
     ]
     remedies = {
         "objective=aicc": not isinstance(fit.objective, ak.AICc),
