@@ -10,22 +10,11 @@ import numpy as np
 import attnkernel as ak
 
 from ..studies.sentence import Sentence, Sentences
-from ._page import mark
+from ._page import mark, read
 from ._story_fits import ATTENTION_STEPS, DRAWS, KEY_STEPS, SHARES, features, standardise
 
 WORD_HEADS = ("pronoun to noun", "verb to subject", "previous token")
-# fmt: off
-SENTENCE = Sentence(
-    tokens=[
-        "The", "bank", "is", "steep", ",", "so", "it", "'s", "dangerous", "to", "stand", "near",
-        "it", ".",
-    ],
-    roles=[
-        "determiner", "noun", "verb", "other", "other", "other", "pronoun", "verb", "other",
-        "other", "verb", "other", "pronoun", "other",
-    ],
-)
-# fmt: on
+SENTENCE = Sentence.model_validate_json(read("story/sentence.json"))
 LEVELS = (80, 90, 95, 99)
 
 Marks = list[dict[str, Any]]
@@ -87,8 +76,8 @@ def marks_of_hold_out(x: np.ndarray, y: np.ndarray) -> Marks:
         hidden = ak.HoldOut(max(1, round(float(share) * len(y)))).expected(permutations=DRAWS)
         for lengthscale in (0.03, 0.06):
             model = ak.KernelRegression(ak.Gaussian(lengthscale))
-            errors = [each(model, jnp.asarray(x), jnp.asarray(y)) for each in (hidden, one)]
-            numbers = dict(zip(("error", "one"), errors, strict=True))
+            rows = model, jnp.asarray(x), jnp.asarray(y)
+            numbers: dict[str, Any] = {"error": hidden(*rows), "one": one(*rows)}
             marks.append(mark(numbers, step="hidden", hidden=share, lengthscale=lengthscale))
     return marks
 

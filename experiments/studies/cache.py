@@ -48,6 +48,7 @@ class Cache(Study):
             kind: self.module(kind, key) for kind, key in zip(KINDS, keys.stack(3), strict=True)
         }
         x = jax.random.normal(keys.next(), (max(*self.lengths, self.compared), self.size))
+        monitor.print(f"decoding {self.compared} tokens, to compare with the full pass")
         deviations = {
             kind: self.deviation(kind, module, x[: self.compared])
             for kind, module in modules.items()

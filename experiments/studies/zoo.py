@@ -84,6 +84,7 @@ class Zoo(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         data = self.data.load(keys.next())
+        monitor.print(f"fits of {len(KERNELS)} kernels, then errors of random features")
         fits = {
             name: ak.fit(
                 ak.KernelRegression(kernel(1.0)), data.x, data.y, objective=ak.LeaveOneOut()
