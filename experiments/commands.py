@@ -19,7 +19,7 @@ from .config import ConfigError, dump, formula, kernels, read, registry, schema 
 from .reports import compare as comparisons, export as exports
 from .runs import OutputError, check, distributed, output_errors, runner, study_of
 from .runs.files import default_directory
-from .runs.output_log import show_progress, slow_ticks, terminal
+from .runs.output_log import show_progress, terminal
 from .runs.reproduce import reproduce as reproduce_run
 from .sweeps import members as sweep_members, slurm, sweep as sweeps
 from .sweeps.section import Sweep
@@ -165,9 +165,8 @@ def validate(options: Namespace, _: list[str]) -> int:
     for path in options.configs:
         try:
             if "sweep" in read(path).values:
-                plan = sweep_members.read_plan(path, [])
-                tick = slow_ticks(terminal(quiet=False), f"{path}", len(plan.combinations))
-                print(f"{path}: valid, a sweep of {len(plan.members(tick=tick))} members")
+                members = sweep_members.read_plan(path, []).members(console=terminal(quiet=False))
+                print(f"{path}: valid, a sweep of {len(members)} members")
             else:
                 runner.load(path, [])
                 print(f"{path}: valid")

@@ -3,6 +3,7 @@ HTML file.
 """
 
 import html
+import json
 import re
 import string
 from collections.abc import Sequence
@@ -63,30 +64,13 @@ def story(tick: Tick) -> dict[str, Any]:
     for stage, (marks_of, *given) in enumerate(parts, 4):
         compared += marks_of(*given)
         tick(stage, "numbers to compare with")
-    begin = {
-        "step": "data",
-        "query": 0.85,
-        "width": 0.06,
-        "lengthscale": 0.06,
-        "point": 55,
-        "itself": "no",
-        "hidden": fits.SHARES[2],
+    begin = json.loads(read("story/begin.json")) | {
         "edge": float(np.min(x)),
         "smooth": float(line.model.kernel.lengthscale),
-        "level": "95",
-        "corrected": "yes",
-        "rich": 0.8,
-        "compression": 15.0,
         "along": float(best_plane[0]),
         "across": float(best_plane[1]),
         "training": len(fits.KEY_STEPS) - 1,
-        "heads": "2",
-        "seen": 30,
         "epoch": len(fits.ATTENTION_STEPS) - 1,
-        "layers": 3,
-        "broad": 0.1,
-        "looks": "pronoun to noun",
-        "word": 13,
     }
     return {
         "begin": begin,

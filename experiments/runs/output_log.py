@@ -19,8 +19,11 @@ from rich.table import Table
 
 
 @contextlib.contextmanager
-def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Yields a function that shows how many of the total are done, and a state such as the loss."""
+def show_progress(
+    console: Console, what: str, total: int, *, after: float = 0.0
+) -> Iterator[Callable[[int, str], None]]:
+    """Yields a function that shows how many of the total are done, and a state such as the loss;
+    into a pipe, only `after` so many seconds."""
     if console.is_terminal and not console.quiet:
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -32,31 +35,18 @@ def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[
             task = bar.add_task(what, total=total, state="")
             yield lambda done, state: bar.update(task, completed=done, state=state)
         return
-    printed = 0
+    printed, begun = 0, time.monotonic()
 
     def tick(done: int, state: str) -> None:
         nonlocal printed
-        if done - printed >= total / 10 or done >= total:
+        is_due = done - printed >= total / 10 or done >= total
+        if is_due and time.monotonic() - begun >= after:
             console.print(f"{what}: {done}/{total}  {state}")
             printed = done
 
     yield tick
 
 
-def slow_ticks(console: Console, what: str, total: int) -> Callable[[int, str], None]:
-    """Returns a function that prints how many of the total are done, 2 seconds apart."""
-    printed = time.monotonic()
-
-    def tick(done: int, state: str) -> None:
-        nonlocal printed
-        if time.monotonic() - printed > SECONDS_BETWEEN_TICKS:
-            console.print(f"{what}: {done}/{total}  {state}")
-            printed = time.monotonic()
-
-    return tick
-
-
-SECONDS_BETWEEN_TICKS = 2.0
 MAX_WIDTH = 10_000  # columns of a table in a pipe or in the log, and of one that does not fit
 
 

@@ -215,14 +215,6 @@ class Regression(Study):
         values = [
             row for each in estimates.values for row in of_columns.rows_of_values(results.fit, each)
         ]
-        numbers = {
-            "criterion": found.loss,
-            "r_squared": found.r_squared,
-            "left_out_r_squared": found.left_out_r_squared,
-            "residual_sd": found.residual_sd,
-            "degrees_of_freedom": found.trace,
-            "residual_degrees_of_freedom": found.residual_df,
-        }
         shown = of_columns.table_of_fit(found, self.objective)
         columns, cells = of_columns.table_of_values(values, self.level)
         run.table(f"{self.name}: {found.smoother}, {found.rows} rows", ["", ""], shown[1])
@@ -235,7 +227,11 @@ class Regression(Study):
                 "model": found.smoother,
                 "kernel": found.kernel,
                 "objective": self.objective,
-                **numbers,
+                "criterion": found.loss,
+                **{name: getattr(found, name) for name in ("r_squared", "left_out_r_squared")},
+                "residual_sd": found.residual_sd,
+                "degrees_of_freedom": found.trace,
+                "residual_degrees_of_freedom": found.residual_df,
                 "parameters": parameters,
                 "values": values,
             }

@@ -35,7 +35,6 @@ from attnkernel._core.saving import write_atomically
 
 from ..config import dump
 from ..runs import OutputError, flat, output_errors, plain, read_json, settings, status_of
-from ..runs.output_log import slow_ticks
 from ..studies import HoldOutSizes, tables_as_rows, with_fields
 from .members import Member, read_plan, words
 from .report import report
@@ -64,7 +63,7 @@ def sweep(
     `kernels`: the file that processes of members are to load too.
     """
     plan = read_plan(path, arguments)
-    members = plan.members(tick=slow_ticks(console, "configs", len(plan.combinations)))
+    members = plan.members(console=console)
     out = directory_of(members, out)
     place, shards = shard
     rounds, records = plan.rounds, None

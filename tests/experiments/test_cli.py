@@ -1,11 +1,13 @@
 """The commands `validate`, `show`, `schema` and `list`, every shipped config, and wrong usage."""
 
 import importlib
+import itertools
 import json
 import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -58,10 +60,12 @@ def test_a_process_that_computes_says_so_before_it_imports(monkeypatch, capsys):
 
 
 def test_a_large_sweep_says_how_many_members_are_valid(home, capsys, monkeypatch):
-    monkeypatch.setattr("experiments.runs.output_log.SECONDS_BETWEEN_TICKS", -1.0)
+    seconds = itertools.count(0.0, 2.5)  # each time that it asks
+    clock = SimpleNamespace(monotonic=lambda: next(seconds))
+    monkeypatch.setattr("experiments.runs.output_log.time", clock)
     (home / "s.yaml").write_text("extends: holdout.yaml\nsweep:\n  grid:\n    seed: 0..2\n")
     assert main(["validate", "s.yaml"]) == 0
-    ticks = [f"s.yaml: {done}/3  valid" for done in (1, 2, 3)]
+    ticks = [f"members: {done}/3  valid" for done in (1, 2, 3)]
     assert capsys.readouterr().out.splitlines() == [*ticks, "s.yaml: valid, a sweep of 3 members"]
 
 
