@@ -94,7 +94,7 @@ class Fit(eqx.Module):
         at = as_points("x_new", x_new)
         require_finite("x_new", at)
         if isinstance(self.model, Smoother):
-            self.model.check_inputs(at, self.x)
+            self.model.check_widths(at, self.x)
         if isinstance(self.model, Smoother) and at.shape[1] == self.x.shape[-1]:
             require_category_codes("x_new", at, self.model.category_counts(at.shape[1]))
         return at

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
@@ -21,6 +22,7 @@ from .._core.validation import as_names
 from ..attention import jit_if_pure
 from ..fitting import Fit, Result
 from ..kernels import Kernel, OnColumns, Product
+from ..models import LocalLikelihood
 from ..objectives import LeaveOneOut
 from ._degrees_of_freedom import DegreesOfFreedom, sum_degrees_of_freedom
 from ._variance import (
@@ -115,7 +117,8 @@ class Report(NamedTuple):
 
     `r_squared` is $\big(\sum_i (y_i - \bar y)(\hat y_i - \bar y)\big)^2 / \big(\sum_i (y_i - \bar
     y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np. `left_out_r_squared` is $1 - \sum_i (y_i
-    - \hat y_{-i})^2 / \sum_i (y_i - \bar y)^2$, over the rows that others predict. `residual_sd` is
+    - \hat y_{-i})^2 / \sum_i (y_i - \bar y)^2$, over the rows that others predict, with $y_i - \hat
+    y_{-i} = (y_i - \hat y_i) / (1 - L_{ii})$, exact of local polynomials. `residual_sd` is
     $\sqrt{\mathrm{RSS}/\nu}$, in the units of y, ν being `residual_df`: the sd of a label of weight
     1, if it is constant and the fit has no bias. With row weights the sums and means are weighted.
     `trace` and `residual_df` are those of `degrees_of_freedom`.
@@ -274,7 +277,7 @@ def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Re
     mean = np.average(y, weights=weights)
     a, b = y - mean, found.fitted - mean
     products = ((p * q) @ weights for p, q in ((a, b), (a, a), (b, b)))
-    is_predicted = np.isfinite(loo_residuals) & (weights > 0)
+    is_predicted = np.isfinite(loo_residuals) & ~loo_empty
     squares = (loo_residuals**2, (y - mean) ** 2)
     left_out, about = (np.sum(weights * part, where=is_predicted) for part in squares)
     with np.errstate(divide="ignore", invalid="ignore"):  # no other row in reach; no residual df
@@ -315,7 +318,11 @@ def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Re
 def _measure_rows(model: Estimator, _: Array, rows: Rows) -> Measured:
     """Returns `measure_rows` from checked data."""
     found, estimate = row_diagnostics(model, rows), model.estimate(None, rows)
-    loo_residuals = estimate.loo_residuals.reshape(len(found.weights))
+    if isinstance(model, LocalLikelihood):
+        loo_residuals = estimate.loo_residuals
+    else:  # exact of local polynomials; of others a fit without each row would cost n fits
+        left = jnp.maximum(1.0 - found.leverage, jnp.finfo(found.leverage.dtype).eps ** 0.5)
+        loo_residuals = (rows.labels - found.fitted) / left
     counts = inverse_or_zero(found.squares)
     freedom = sum_degrees_of_freedom(found)
     return Measured(found, freedom, estimate.loo_support.empty, loo_residuals, counts)

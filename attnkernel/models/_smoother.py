@@ -143,10 +143,10 @@ class RowsRegression(eqx.Module):
         """
         rows, names = Rows.read_named(x, y, weights)
         q = rows.queries(x_new, self.category_counts(rows.x.shape[1]), names)
-        self.check_inputs(q, rows.x)
+        self.check_widths(q, rows.x)
         return q, rows
 
-    def check_inputs(self, x_new: Array, x: Array) -> None:
+    def check_widths(self, x_new: Array, x: Array) -> None:
         """Raises `ValueError`, with these shapes, unless the kernel compares these inputs."""
         kernel = getattr(self, "kernel", None)
         if isinstance(kernel, Kernel):
