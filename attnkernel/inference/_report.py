@@ -119,9 +119,9 @@ class Report(NamedTuple):
     y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np. `left_out_r_squared` is $1 - \sum_i (y_i
     - \hat y_{-i})^2 / \sum_i (y_i - \bar y)^2$, over the rows that others predict, with $y_i - \hat
     y_{-i} = (y_i - \hat y_i) / (1 - L_{ii})$, exact of local polynomials. `residual_sd` is
-    $\sqrt{\mathrm{RSS}/\nu}$, in the units of y, ν being `residual_df`: the sd of a label of weight
-    1, if it is constant and the fit has no bias. With row weights the sums and means are weighted.
-    `trace` and `residual_df` are those of `degrees_of_freedom`.
+    $\sqrt{\mathrm{RSS}/\nu}$, in the units of y, ν being `residual_df`: the sd of a label, if it is
+    constant and the fit has no bias. With row weights, divided by their mean, the sums and means
+    are weighted. `trace` and `residual_df` are those of `degrees_of_freedom`.
     `isolated_rows` counts the rows with no other in reach, `deficient` those with a rank-deficient
     local design, and `extrapolates` further rows where the polynomial extrapolates (`DataSupport`).
     `least_count` and `median_count` are of `effective_count` at the rows.
@@ -282,7 +282,8 @@ def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Re
     left_out, about = (np.sum(weights * part, where=is_predicted) for part in squares)
     with np.errstate(divide="ignore", invalid="ignore"):  # no other row in reach; no residual df
         left_out_r_squared = float(1.0 - left_out / about)
-        residual_sd = float(np.sqrt(weights @ (a - b) ** 2 / freedom.residual))
+        squares = n * np.average((a - b) ** 2, weights=weights)
+        residual_sd = float(np.sqrt(squares / freedom.residual))
     kernel = getattr(model, "kernel", None)
     kernel = kernel if isinstance(kernel, Kernel) else None
     return Report(
