@@ -186,6 +186,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(strays)}")
     try:
         if arguments is None and options.command in _COMPUTING:
+            if not getattr(options, "quiet", False):  # imports take a second and more
+                given = ("file", "config", "directory")
+                found = [getattr(options, name) for name in given if name in options]
+                print(f"reading {found[0]}" if found else "computing the story", flush=True)
             # on some CPUs XLA logs an error for each program that it loads, though none is wrong:
             # its own tuning flags, such as prefer-no-gather, are no features of the CPU
             if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # JAX's own default

@@ -10,7 +10,6 @@ from argparse import Namespace
 from pathlib import Path
 
 import matplotlib as mpl
-from rich.console import Console
 
 from attnkernel._core.saving import write_atomically
 from attnkernel.data import BUNDLED
@@ -20,6 +19,7 @@ from .config import ConfigError, dump, formula, kernels, read, registry, schema 
 from .reports import compare as comparisons, export as exports
 from .runs import OutputError, check, distributed, output_errors, runner, study_of
 from .runs.files import default_directory
+from .runs.output_log import show_progress, terminal
 from .runs.reproduce import reproduce as reproduce_run
 from .sweeps import members as sweep_members, slurm, sweep as sweeps
 from .sweeps.section import Sweep
@@ -36,11 +36,6 @@ def prepare(options: Namespace) -> None:
         distributed.start(options.distributed, options.coordinator, options.process)
     if getattr(options, "kernels", None) is not None:
         kernels.load(options.kernels)
-
-
-def _console(options: Namespace) -> Console:
-    quiet = getattr(options, "quiet", False)
-    return Console(highlight=False, markup=False, soft_wrap=True, quiet=quiet)
 
 
 def run(options: Namespace, overrides: list[str]) -> int:
@@ -81,7 +76,7 @@ def sweep(options: Namespace, arguments: list[str]) -> int:
             jobs=options.jobs,
             shard=options.shard,
             kernels=options.kernels,
-            console=_console(options),
+            console=terminal(quiet=options.quiet),
         )
 
 
@@ -110,11 +105,11 @@ def _submit(options: Namespace, arguments: list[str]) -> int:
 def compare(options: Namespace, _: list[str]) -> None:
     out = options.out if options.out is not None else default_directory("compare")
     with mpl.rc_context(STYLE):
-        comparisons.compare(options.runs, out, _console(options))
+        comparisons.compare(options.runs, out, terminal(quiet=False))
 
 
 def index(options: Namespace, _: list[str]) -> None:
-    comparisons.index(options.folder, _console(options))
+    comparisons.index(options.folder, terminal(quiet=False))
 
 
 def export(options: Namespace, _: list[str]) -> None:
@@ -143,7 +138,9 @@ def explain(options: Namespace, _: list[str]) -> None:
 
     out = options.out if options.out is not None else Path("results") / "explain.html"
     beside = [path.stem for path in sorted(out.parent.glob("*.html")) if path != out]
-    _write_page(out, pages.make_story(["python", "-m", "experiments", "explain"], beside))
+    with show_progress(terminal(quiet=False), "story", pages.STAGES) as tick:
+        story = pages.make_story(["python", "-m", "experiments", "explain"], beside, tick)
+    _write_page(out, story)
     if options.open:
         webbrowser.open(out.resolve().as_uri())
 
@@ -168,7 +165,7 @@ def validate(options: Namespace, _: list[str]) -> int:
     for path in options.configs:
         try:
             if "sweep" in read(path).values:
-                members = sweep_members.read_plan(path, []).members()
+                members = sweep_members.read_plan(path, []).members(console=terminal(quiet=False))
                 print(f"{path}: valid, a sweep of {len(members)} members")
             else:
                 runner.load(path, [])

@@ -54,6 +54,7 @@ def _read_lines(path: Path, encoding: str) -> Iterator[str]:
         if path.suffix in READERS and path.exists():
             yield from _read_by_pandas(path)
             return
+        _require_text(path)
         with _open_text(path, encoding) as file:
             number = 0
             while line := file.readline(MAX_LINE_CHARACTERS):
@@ -78,6 +79,25 @@ def _read_lines(path: Path, encoding: str) -> Iterator[str]:
         raise
     except ValueError as error:
         raise ValueError(f"{str(path)!r} is not the name of a file: {error}.") from None
+
+
+# what a file begins with: what it is, and what to do
+SIGNATURES = {
+    b"PK\x03\x04": ("an Excel workbook or another ZIP archive", "name a workbook NAME.xlsx"),
+    b"\xd0\xcf\x11\xe0": ("an old Excel workbook", "name it NAME.xls"),
+    b"PAR1": ("a Parquet file", "name it NAME.parquet"),
+    b"\x1f\x8b": ("compressed by gzip", "name it NAME.csv.gz"),
+    b"%PDF": ("a PDF", "copy its table into a spreadsheet"),
+}
+
+
+def _require_text(path: Path) -> None:
+    """Raises `RefusedFileError` for a file of a known other format, by its first bytes."""
+    with path.open("rb") as file:
+        first = file.read(4)
+    for start, (kind, advice) in SIGNATURES.items():
+        if first.startswith(start) and not (path.suffix == ".gz" and kind.endswith("gzip")):
+            raise RefusedFileError(f"{path} is {kind}, not CSV: {advice}, or save it as CSV.")
 
 
 def _open_text(path: Path, encoding: str) -> io.TextIOBase:

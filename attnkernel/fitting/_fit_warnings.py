@@ -153,6 +153,11 @@ def _bound_advice(starts: Starts, x_names: Names | None) -> str:
         advice = f" On the upper bound of its lengthscale the fit {shape} a column."
         if shape is None:
             advice = " On the upper bound of its lengthscale y hardly depends on a column: drop it."
+    if any("lengthscale" in name and side == -1 for name, side in on_bounds):
+        advice += (
+            " On its lower bound the fit averages little more than equal inputs. ak.AICc() prefers "
+            "longer ones; order 0 has fewer terms, and so has an ak.models.AdditiveRegression."
+        )
     return f"{''.join(parts)}{advice} Or widen bounds= of ak.fit."
 
 

@@ -93,6 +93,8 @@ class Fit(eqx.Module):
             x_new = as_real_array("x_new", x_new).astype(self.x.dtype)
         at = as_points("x_new", x_new)
         require_finite("x_new", at)
+        if isinstance(self.model, Smoother):
+            self.model.check_widths(at, self.x)
         if isinstance(self.model, Smoother) and at.shape[1] == self.x.shape[-1]:
             require_category_codes("x_new", at, self.model.category_counts(at.shape[1]))
         return at

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import inverse_or_zero
 from .._core.pandas_frames import display_names
@@ -21,7 +22,7 @@ from .._core.validation import as_names
 from ..attention import jit_if_pure
 from ..fitting import Fit, Result
 from ..kernels import Kernel, OnColumns, Product
-from ..models import DataSupport
+from ..models import LocalLikelihood
 from ..objectives import LeaveOneOut
 from ._degrees_of_freedom import DegreesOfFreedom, sum_degrees_of_freedom
 from ._variance import (
@@ -34,14 +35,20 @@ from ._variance import (
 )
 
 
-def kernel_expression(kernel: Kernel) -> str:
-    """The kernel as a formula without numbers: `Gaussian.on(0) * AitchisonAitken.on(1)`."""
+def kernel_expression(kernel: Kernel, names: Sequence[Any]) -> str:
+    """The kernel as a formula without numbers: `Gaussian.on('age') * AitchisonAitken.on('kind')`.
+
+    `names`: those of the columns that the kernel sees.
+    """
     if isinstance(kernel, Product):
-        return f"{kernel_expression(kernel.first)} * {kernel_expression(kernel.second)}"
+        first, second = (kernel_expression(k, names) for k in (kernel.first, kernel.second))
+        return f"{first} * {second}"
     if isinstance(kernel, OnColumns):
-        columns = ", ".join(map(repr, kernel.columns))
-        return f"{kernel_expression(kernel.kernel)}.on({columns})"
-    inner = ", ".join(map(kernel_expression, _inner_kernels(kernel)))
+        own = _names_of_columns(kernel, names)
+        inner = kernel_expression(kernel.kernel, own)
+        inner = f"({inner})" if isinstance(kernel.kernel, Product) else inner
+        return f"{inner}.on({', '.join(map(repr, own))})"
+    inner = ", ".join(kernel_expression(each, names) for each in _inner_kernels(kernel))
     return f"{type(kernel).__name__}({inner})" if inner else type(kernel).__name__
 
 
@@ -63,7 +70,7 @@ def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str
     logarithm of a. `names`: those of the columns that the kernel sees.
     """
     if isinstance(kernel, OnColumns):
-        names = tuple(c if isinstance(c, str) else names[c] for c in kernel.columns)
+        names = _names_of_columns(kernel, names)
     max_listed_numbers = 16  # of one array; larger ones, such as those of projections, are left out
     for field, value in _fields(kernel):
         if not isinstance(value, Parameter) and not eqx.is_inexact_array(value):
@@ -86,6 +93,11 @@ def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str
         yield from _named_numbers(inner, names)
 
 
+def _names_of_columns(kernel: OnColumns, names: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the names of the columns of a kernel, given those of all."""
+    return tuple(c if isinstance(c, str) else names[c] for c in kernel.columns)
+
+
 def _inner_kernels(kernel: Kernel) -> list[Kernel]:
     """Returns the kernels that are fields of a kernel."""
     return [value for _, value in _fields(kernel) if isinstance(value, Kernel)]
@@ -104,9 +116,12 @@ class Report(NamedTuple):
     are the numbers of the kernel in natural units, such as `lengthscale of age`.
 
     `r_squared` is $\big(\sum_i (y_i - \bar y)(\hat y_i - \bar y)\big)^2 / \big(\sum_i (y_i - \bar
-    y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np; `residual_sd` is $\sqrt{\mathrm{RSS}/n}$,
-    in the units of y, also as in np: it is not over `residual_df`. With row weights both have
-    weighted sums and means. `trace` and `residual_df` are those of `degrees_of_freedom`.
+    y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np. `left_out_r_squared` is $1 - \sum_i (y_i
+    - \hat y_{-i})^2 / \sum_i (y_i - \bar y)^2$, over the rows that others predict, with $y_i - \hat
+    y_{-i} = (y_i - \hat y_i) / (1 - L_{ii})$, exact of local polynomials. `residual_sd` is
+    $\sqrt{\mathrm{RSS}/\nu}$, in the units of y, ν being `residual_df`: the sd of a label, if it is
+    constant and the fit has no bias. With row weights, divided by their mean, the sums and means
+    are weighted. `trace` and `residual_df` are those of `degrees_of_freedom`.
     `isolated_rows` counts the rows with no other in reach, `deficient` those with a rank-deficient
     local design, and `extrapolates` further rows where the polynomial extrapolates (`DataSupport`).
     `least_count` and `median_count` are of `effective_count` at the rows.
@@ -133,6 +148,7 @@ class Report(NamedTuple):
     criterion: str
     loss: float
     r_squared: float
+    left_out_r_squared: float
     residual_sd: float
     trace: float
     residual_df: float
@@ -166,21 +182,12 @@ class Report(NamedTuple):
                 )
                 for model, loss in self.minima
             ),
-            ("R²", f"{self.r_squared:.4f}"),
-            ("residual sd", f"{self.residual_sd:.6g}"),
-            ("degrees of freedom", f"{self.trace:.2f}, residual {self.residual_df:.2f}"),
-            ("labels per value", f"least {self.least_count:.3g}, median {self.median_count:.3g}"),
+            *table_of_numbers(self),
         ]
         if self.dropped_rows:
             lines.append(("dropped rows", f"{self.dropped_rows}, with missing values"))
         if self.bounds:
             lines.append(("on a bound", ", ".join(self.bounds)))
-        if self.isolated_rows:
-            lines.append(("no other row in reach", f"at {self.isolated_rows} rows"))
-        if self.deficient:
-            lines.append(("rank-deficient", f"at {self.deficient} rows"))
-        if self.extrapolates:
-            lines.append(("extrapolates", f"at {self.extrapolates} rows"))
         warnings = (f"warning: {warning}" for warning in self.warnings)
         return "\n".join([*align_columns(lines), *warnings])
 
@@ -197,6 +204,24 @@ class Report(NamedTuple):
         if not self.is_search:
             of_them = ", ".join(filter(None, ["all steps of a given optimiser", of_them]))
         return f"{self.starts}: {of_them or 'none converged'}"
+
+
+def table_of_numbers(report: Report) -> list[tuple[str, str]]:
+    """Returns the numbers of a report that need no words of their own, as text with definitions."""
+    squares = "1 − squared left-out errors / squares about the mean"
+    flags = (
+        ("no other row in reach", report.isolated_rows),
+        ("rank-deficient", report.deficient),
+        ("extrapolates", report.extrapolates),
+    )
+    return [
+        ("R²", f"{report.r_squared:.4f}, squared correlation of label and fit"),
+        ("left-out R²", f"{report.left_out_r_squared:.4f}, {squares}"),
+        ("residual sd", f"{report.residual_sd:.6g}, √(squared residuals / residual df)"),
+        ("degrees of freedom", f"{report.trace:.2f}, residual {report.residual_df:.2f}"),
+        ("labels per value", f"least {report.least_count:.3g}, median {report.median_count:.3g}"),
+        *((name, f"at {count} rows") for name, count in flags if count),
+    ]
 
 
 def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
@@ -220,11 +245,18 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
     return report_of(fit, measure_rows(fit), names)
 
 
-def measure_rows(
-    fit: Fit,
-) -> tuple[RowDiagnostics, DegreesOfFreedom, DataSupport, Float[Array, " n"]]:
-    """Returns the diagnostics of the rows of a fit, their support by all others, and the effective
-    counts of labels: all that a report computes."""
+class Measured(NamedTuple):
+    """All that a report computes of a fit; `loo`: of each row, from all others."""
+
+    rows: RowDiagnostics
+    freedom: DegreesOfFreedom
+    loo_empty: Bool[Array, " n"]
+    loo_residuals: Float[Array, " n"]
+    counts: Float[Array, " n"]  # effective, of labels
+
+
+def measure_rows(fit: Fit) -> Measured:
+    """Returns all that a report computes of a fit."""
     fit = require_smoother_fit(fit, ESTIMATORS, one_label="A report is")
     found = jit_if_pure(_measure_rows, (fit.model,), *padded_rows(fit))
     return cut_rows(found, len(fit.x))
@@ -239,26 +271,34 @@ def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Re
     names = as_names("names", names)
     if len(names) != dim:
         raise ValueError(f"names must be {dim}, one for each column; got {list(names)}.")
-    found, freedom, without_self, counts = jax.tree.map(np.asarray, measured)
+    found, freedom, loo_empty, loo_residuals, counts = jax.tree.map(np.asarray, measured)
     model, results, y = fit.model, np.asarray(fit.starts.result), np.asarray(fit.y, float)
     weights = found.weights.astype(float)
     mean = np.average(y, weights=weights)
     a, b = y - mean, found.fitted - mean
     products = ((p * q) @ weights for p, q in ((a, b), (a, a), (b, b)))
+    is_predicted = np.isfinite(loo_residuals) & ~loo_empty
+    squares = (loo_residuals**2, (y - mean) ** 2)
+    left_out, about = (np.sum(weights * part, where=is_predicted) for part in squares)
+    with np.errstate(divide="ignore", invalid="ignore"):  # no other row in reach; no residual df
+        left_out_r_squared = float(1.0 - left_out / about)
+        squares = n * np.average((a - b) ** 2, weights=weights)
+        residual_sd = float(np.sqrt(squares / freedom.residual))
     kernel = getattr(model, "kernel", None)
     kernel = kernel if isinstance(kernel, Kernel) else None
     return Report(
         rows=n,
         smoother=model.description,
-        kernel="" if kernel is None else kernel_expression(kernel),
+        kernel="" if kernel is None else kernel_expression(kernel, names),
         parameters={} if kernel is None else natural_parameters(kernel, names),
         criterion=type(fit.objective).__name__,
         loss=float(fit.loss),
         r_squared=float(next(products) ** 2 / (next(products) * next(products))),
-        residual_sd=float(np.sqrt(np.average((a - b) ** 2, weights=weights))),
+        left_out_r_squared=left_out_r_squared,
+        residual_sd=residual_sd,
         trace=float(freedom.trace),
         residual_df=float(freedom.residual),
-        isolated_rows=int(np.sum(without_self.empty)),
+        isolated_rows=int(np.sum(loo_empty)),
         deficient=int(np.sum(found.support.deficient)),
         extrapolates=int(np.sum(found.support.extrapolates & ~found.support.deficient)),
         least_count=float(np.min(counts)),
@@ -276,13 +316,17 @@ def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Re
     )
 
 
-def _measure_rows(
-    model: Estimator, _: Array, rows: Rows
-) -> tuple[RowDiagnostics, DegreesOfFreedom, DataSupport, Array]:
+def _measure_rows(model: Estimator, _: Array, rows: Rows) -> Measured:
     """Returns `measure_rows` from checked data."""
-    found = row_diagnostics(model, rows)
-    without_self = model.estimate(None, rows).loo_support
-    return found, sum_degrees_of_freedom(found), without_self, inverse_or_zero(found.squares)
+    found, estimate = row_diagnostics(model, rows), model.estimate(None, rows)
+    if isinstance(model, LocalLikelihood):
+        loo_residuals = estimate.loo_residuals
+    else:  # exact of local polynomials; of others a fit without each row would cost n fits
+        left = jnp.maximum(1.0 - found.leverage, jnp.finfo(found.leverage.dtype).eps ** 0.5)
+        loo_residuals = (rows.labels - found.fitted) / left
+    counts = inverse_or_zero(found.squares)
+    freedom = sum_degrees_of_freedom(found)
+    return Measured(found, freedom, estimate.loo_support.empty, loo_residuals, counts)
 
 
 def _warnings_of_interpolation(fit: Fit, residual: float) -> tuple[str, ...]:

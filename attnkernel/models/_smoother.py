@@ -142,7 +142,19 @@ class RowsRegression(eqx.Module):
         **Raises:** `ValueError` as `Rows.read`, and for invalid codes of categories.
         """
         rows, names = Rows.read_named(x, y, weights)
-        return rows.queries(x_new, self.category_counts(rows.x.shape[1]), names), rows
+        q = rows.queries(x_new, self.category_counts(rows.x.shape[1]), names)
+        self.check_widths(q, rows.x)
+        return q, rows
+
+    def check_widths(self, x_new: Array, x: Array) -> None:
+        """Raises `ValueError`, with these shapes, unless the kernel compares these inputs."""
+        kernel = getattr(self, "kernel", None)
+        if isinstance(kernel, Kernel):
+            try:
+                kernel.check(x_new.shape[-1], x.shape[-1])
+            except ValueError as error:
+                sentence = f"x_new {x_new.shape} and x {x.shape} do not fit the kernel. {error}"
+                raise ValueError(sentence) from None
 
     def queries_at(self, x_new: ArrayLike | None, rows: Rows) -> NewInputs:
         """New inputs as points, for None the inputs of the rows."""

@@ -63,6 +63,14 @@ def date_column(result: Fit, column: int) -> DateColumn | None:
         return None
 
 
+def quantiles_of_column(result: Fit, column: int, shares: Any) -> Any:
+    """Returns quantiles of a column of inputs; of dates over 10 days and more, whole days."""
+    values = np.asarray(result.x)[:, column]
+    found = np.quantile(values, shares)
+    has_days = date_column(result, column) is not None and np.ptp(values) >= 10
+    return np.round(found) if has_days else found
+
+
 def label_inputs(ax: Axes, result: Fit, column: int = 0) -> None:
     """Labels the horizontal axis by a column of inputs, and one of days by dates."""
     dates = date_column(result, column)

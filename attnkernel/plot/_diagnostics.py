@@ -57,7 +57,10 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
     own = type(model).variance_smoothers if isinstance(model, LinearSmoother) else None
     if own not in (None, LinearSmoother.variance_smoothers):
         variance = noise_variance(result, at)
-    return draw_residuals(result, result(result.x), at, variance, axes(ax))
+    ax = draw_residuals(result, result(result.x), at, variance, axes(ax))
+    if variance is not None:
+        legend(ax)
+    return ax
 
 
 def inputs_of_noise(result: Fit) -> ArrayLike:
@@ -73,7 +76,8 @@ def _is_curve(result: Fit) -> bool:
 def draw_residuals(
     result: Fit, fitted: ArrayLike, at: ArrayLike, variance: ArrayLike | None, ax: Axes
 ) -> Axes:
-    """Draws residuals, and the variance of the noise `at` the `inputs_of_noise` as ± its root."""
+    """Draws residuals, and the variance of the noise `at` the `inputs_of_noise` as ± its root,
+    without a legend."""
     one, fitted = _is_curve(result), np.asarray(fitted)
     across = np.asarray(result.x[:, 0]) if one else fitted
     points(across, np.asarray(result.y) - fitted, ax=ax, label="residuals")
@@ -86,7 +90,6 @@ def draw_residuals(
         across = np.asarray(at)[:, 0] if one else across
         ax.plot(across, sd, **style, label="± local sd of the noise", zorder=3)
         ax.plot(across, -sd, **style, zorder=3)
-        legend(ax)
     ax.set(xlabel=y_label(result, "fitted value"), ylabel=y_label(result, "residual"))
     if one:
         label_inputs(ax, result)

@@ -81,7 +81,7 @@ def fit(
         widths = [float(np.nanmean(each.upper - each.lower)) for each in bands]
         for each, width, edges in zip(bands, widths, BAND_EDGES, strict=False):
             narrower = sum(other < width for other in widths)  # these are drawn in front
-            shade(each.x[:, 0], each, ax, *edges, zorder=0.1 - 0.01 * narrower)
+            shade(each.x[:, 0], each, ax, *edges, zorder=0.1 - 0.01 * narrower, has_centre=True)
         if bands:
             legend(ax)
         label_inputs(ax, result)
@@ -102,8 +102,20 @@ def draw_left_out(result: Fit, predicted: ArrayLike, ax: Axes) -> Axes:
     return ax
 
 
-def shade(x: ArrayLike, band: Bands, ax: Axes, color: str, dashes: str, *, zorder: float) -> None:
-    """Draws the area between the limits; dashed edges tell bands apart in greyscale."""
+def shade(
+    x: ArrayLike,
+    band: Bands,
+    ax: Axes,
+    color: str,
+    dashes: str,
+    *,
+    zorder: float,
+    has_centre: bool = False,
+) -> None:
+    """Draws the area between the limits; dashed edges tell bands apart in greyscale.
+
+    `has_centre`: whether to draw the centre of a bias-corrected band, which is not the fit.
+    """
     order = np.argsort(np.asarray(x))
     x, low, high = (np.asarray(of)[order] for of in (x, band.lower, band.upper))
     style: dict[str, Any] = {"facecolor": (color, 0.15), "edgecolor": (color, 0.8)}
@@ -117,6 +129,9 @@ def shade(x: ArrayLike, band: Bands, ax: Axes, color: str, dashes: str, *, zorde
         label=band_label(band),
         zorder=zorder,
     )
+    if has_centre and band.is_bias_corrected:
+        style = {"color": color, "linestyle": (0, (2, 2)), "linewidth": 0.9}
+        ax.plot(x, np.asarray(band.centre)[order], **style, label="centre of the band", zorder=2)
 
 
 def band_label(band: Bands) -> str:

@@ -11,7 +11,7 @@ from .._core.validation import require_bool, require_function, require_level
 from ..fitting import Fit
 from ..inference import Bands, bands
 from ..models import Smoother
-from ._data import date_column, label_inputs
+from ._data import date_column, label_inputs, quantiles_of_column
 from ._diagnostics import rug
 from ._fit import band_label, shade
 from ._style import (
@@ -138,6 +138,7 @@ def partial(
         corrected = isinstance(model, Smoother) and has_bias_correction(result)
         found = bands(result, line.rows, level=level, corrected=corrected)
     draw_slice(result, line, np.asarray(result(line.rows)), found, ax)
+    legend(ax, f"at {held_text(result, line)}" if line.held else None)
     return ax
 
 
@@ -157,7 +158,7 @@ def slice_along(result: Fit, column: int, at: Mapping[int, float] | None = None)
     x = np.asarray(result.x)
     names = category_columns(result)
     held = {
-        other: (at or {}).get(other, _typical_value(x[:, other], other in names))
+        other: (at or {}).get(other, _typical_value(result, other, other in names))
         for other in range(dim)
         if other != column
     }
@@ -178,7 +179,7 @@ def draw_slice(
     result: Fit, line: Slice, predicted: np.ndarray, band: Bands | None, ax: Axes
 ) -> None:
     """Draws predictions along a slice, and a band at the same inputs: curves, or points with bars
-    at categories."""
+    at categories; without a legend."""
     if line.is_category:
         if band is not None:
             _draw_bars(line.along, band, ax)
@@ -188,11 +189,10 @@ def draw_slice(
         ax.margins(x=0.15)
     else:
         if band is not None:
-            shade(line.along, band, ax, BLUE, "-", zorder=0.1)
+            shade(line.along, band, ax, BLUE, "-", zorder=0.1, has_centre=True)
         ax.plot(line.along, predicted, color=ORANGE, label="fit", zorder=3)
         rug(np.asarray(result.x[:, line.column]), ax)
     _limit_to_data(ax, np.asarray(result.y), predicted)
-    legend(ax, f"at {held_text(result, line)}" if line.held else None)
     label_inputs(ax, result, line.column)
     ax.set_ylabel(y_label(result))
 
@@ -237,23 +237,23 @@ def _name(result: Fit, column: int) -> str:
     return x_label(result, column) if dates is None else literal(dates.name)
 
 
-def _typical_value(values: np.ndarray, is_category: bool) -> float:
+def _typical_value(result: Fit, column: int, is_category: bool) -> float:
     """Returns the median; for categories the most frequent code, the smallest among equals."""
     if not is_category:
-        return float(np.median(values))
-    codes, counts = np.unique(values, return_counts=True)
+        return float(quantiles_of_column(result, column, 0.5))
+    codes, counts = np.unique(np.asarray(result.x)[:, column], return_counts=True)
     return float(codes[np.argmax(counts)])
 
 
 def _draw_bars(along: np.ndarray, band: Bands, ax: Axes) -> None:
-    """Draws a vertical bar from the lower to the upper limit at each category.
+    """Draws a bar from the lower to the upper limit at each category, and a dash at the centre.
 
     `along`: the codes of the categories, the horizontal positions.
     """
-    low, high = np.asarray(band.lower), np.asarray(band.upper)
-    middle, half = 0.5 * (low + high), 0.5 * (high - low)
-    style: dict[str, Any] = {"linestyle": "none", "color": BLUE, "capsize": 4.0, "linewidth": 1.2}
-    ax.errorbar(along, middle, yerr=half, **style, label=band_label(band), zorder=2)
+    low, middle, high = map(np.asarray, (band.lower, band.centre, band.upper))
+    style: dict[str, Any] = {"color": BLUE, "fmt": "_", "capsize": 4.0, "linewidth": 1.2}
+    ends = [middle - low, high - middle]
+    ax.errorbar(along, middle, yerr=ends, **style, label=band_label(band), zorder=2)
 
 
 def _limit_to_data(ax: Axes, y: np.ndarray, predicted: np.ndarray) -> None:

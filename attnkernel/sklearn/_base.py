@@ -13,10 +13,13 @@ input with all its rows, so that a weight of 2 equals a row given twice. The wor
 as the number of rows depends on the data.
 """
 
+import re
+import warnings
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from sklearn.base import BaseEstimator
@@ -25,9 +28,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from .. import kernels, objectives
 from .._core.arrays import as_float64, require_unmasked
 from .._core.double_precision import enable_x64
+from .._core.rows import Rows
 from .._core.validation import as_integer, require_bool
 from ..fitting import Fit, fit, select_for_leave_one_out
 from ..kernels import rescaled
+from ..local import ExtrapolationWarning
 from ..methods import Blockwise, Dense
 from ..models import BiasReduced, KernelRegression, known_policy
 from ..objectives import Objective, merge_equal_rows, spread_indices
@@ -145,15 +150,33 @@ class KernelEstimator(BaseEstimator):
                 data = self._search_rows(kernel)
                 # a criterion needs a finite prediction for an empty neighbourhood
                 policy = "mean" if on_empty == "mean" else "nearest"
-                if is_auto and not isinstance(self.kernel, kernels.Kernel):
-                    found = self._choose(data, objective, policy)
-                else:
-                    start, (x, y, weights) = self.smoother(kernel, policy), data
-                    parts = {"objective": objective, "weights": weights, "starts": self.starts}
-                    self.fit_ = fit(start, x, y, **parts)
-                    found = self.fit_.model.kernel
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    if is_auto and not isinstance(self.kernel, kernels.Kernel):
+                        found = self._choose(data, objective, policy)
+                    else:
+                        start, (x, y, weights) = self.smoother(kernel, policy), data
+                        parts = {"objective": objective, "weights": weights, "starts": self.starts}
+                        self.fit_ = fit(start, x, y, **parts)
+                        found = self.fit_.model.kernel
+                for each in caught:
+                    warnings.warn(self._in_own_words(each.message), each.category, stacklevel=3)
                 self.model_ = self.smoother(self._for_all_rows(found, len(data[0])), on_empty)
             self._set_lengthscale()
+
+    def _in_own_words(self, warning: Any) -> str:
+        """Returns a warning of `ak.fit` with the names that a user of this estimator knows."""
+        number = len(self._columns)
+        names = getattr(self, "feature_names_in_", [f"column {i}" for i in range(number)])
+
+        def lengthscale(found: re.Match[str]) -> str:
+            place = (
+                "" if found[1] is None else f" of {np.asarray(names)[self._columns][int(found[1])]}"
+            )
+            return f"lengthscale{place}"
+
+        text = re.sub(r"(?:\w+\.)+lengthscale(?:\[(\d+)\])?", lengthscale, str(warning))
+        return text.replace("widen bounds= of ak.fit", "give lengthscale=")
 
     def _search_rows(self, kernel: kernels.Kernel) -> SearchData:
         """Returns the distinct rows from which a search selects: all, or a sample of them.
@@ -288,8 +311,24 @@ class KernelEstimator(BaseEstimator):
         require_unmasked("X", X)
         q = self._select_columns(np.asarray(validate_data(self, X, reset=False, dtype=np.float64)))
         x, y, weights = self._rows[:3]
-        with enable_x64(True):
-            return q, np.array(self.model_(q, x, y, weights=weights))
+        with enable_x64(True), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = np.array(self.model_(q, x, y, weights=weights))
+            is_own = any(issubclass(each.category, ExtrapolationWarning) for each in caught)
+            is_own = is_own and self._is_deficient_everywhere()
+        for each in caught:
+            if not (is_own and issubclass(each.category, ExtrapolationWarning)):
+                warnings.warn(each.message, each.category, stacklevel=3)
+        return q, found
+
+    def _is_deficient_everywhere(self) -> bool:
+        """Whether the data do not determine the local line at most of the given rows themselves, as
+        with a column for each category, of which one is constant in reach. Predictions at such
+        inputs need no slope along it, and a warning would come at each."""
+        x, y, weights = self._rows[:3]
+        rows = x[spread_indices(min(100, len(x)), len(x))]
+        found = self.model_.estimate(jnp.asarray(rows), Rows.read(x, y, weights))
+        return bool(np.mean(found.support.deficient) > 0.5)
 
     def __getstate__(self) -> Any:
         pack = lambda leaf: _Packed(np.asarray(leaf)) if isinstance(leaf, jax.Array) else leaf  # noqa: E731

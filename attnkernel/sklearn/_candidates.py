@@ -123,7 +123,7 @@ def fit_candidates(
         keep(order, np.ndim(begin) == 0, search)
     best = min(found, key=lambda candidate: candidate.penalised)
     for warning in best.warnings:
-        warnings.warn(warning.message, warning.category, stacklevel=4)
+        warnings.warn(warning.message, warning.category, stacklevel=1)
     return best
 
 

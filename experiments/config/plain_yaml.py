@@ -16,8 +16,23 @@ OVERRIDE = "command line"  # with which the location of an override starts
 MAX_CONFIG_CHARACTERS = 2**15  # read in about a second
 
 
+MAX_ISSUES, MAX_ISSUE_CHARACTERS = 20, 1000
+
+
 class ConfigError(Exception):
-    """Everything wrong with a config, one line each: `file:line: field: sentence`."""
+    """Everything wrong with a config, one line each: `file:line: field: sentence`.
+
+    Lines beyond `MAX_ISSUES` are counted, and long ones lose their middle.
+    """
+
+    def __init__(self, text: str):
+        lines, half = text.split("\n"), MAX_ISSUE_CHARACTERS // 2
+        shown = [
+            line if len(line) <= 2 * half else f"{line[:half]} ... {line[-half:]}"
+            for line in lines[:MAX_ISSUES]
+        ]
+        rest = len(lines) - len(shown)
+        super().__init__("\n".join([*shown, *([f"and {rest} more"] if rest else [])]))
 
 
 class _Loader(yaml.SafeLoader):

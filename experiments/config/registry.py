@@ -28,6 +28,18 @@ _BENCHMARKS = ("million", "peers")  # beside those whose names say so
 OWN: dict[str, "type[Study]"] = {}  # the user's, by `register`
 
 
+@functools.cache
+def _study_of_module(name: str) -> "type[Study]":
+    """Returns the class of a study of ours."""
+    module = name.removeprefix("bench_")
+    room = "benchmarks" if module != name or name in _BENCHMARKS else "studies"
+    for kind in vars(importlib.import_module(f"experiments.{room}.{module}")).values():
+        field = getattr(kind, "model_fields", {}).get("study")
+        if field is not None and get_args(field.annotation) == (name,):
+            return kind
+    raise LookupError(f"no class of experiments/{room}/{module}.py is the study {name}")
+
+
 class _Studies(Mapping[str, "type[Study]"]):
     """The class of each study; its module is imported as it is asked for."""
 
@@ -36,13 +48,7 @@ class _Studies(Mapping[str, "type[Study]"]):
             return OWN[name]
         if name not in _NAMES:
             raise KeyError(name)
-        module = name.removeprefix("bench_")
-        room = "benchmarks" if module != name or name in _BENCHMARKS else "studies"
-        for kind in vars(importlib.import_module(f"experiments.{room}.{module}")).values():
-            field = getattr(kind, "model_fields", {}).get("study")
-            if field is not None and get_args(field.annotation) == (name,):
-                return kind
-        raise LookupError(f"no class of experiments/{room}/{module}.py is the study {name}")
+        return _study_of_module(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter([*_NAMES, *OWN])

@@ -16,7 +16,7 @@ from ..config import FieldError, Source, config_error
 from ..runs import settings
 from ..studies import Study
 from ._page import Page, fill, read
-from ._story import make_story as make_story
+from ._story import STAGES as STAGES, make_story as make_story
 from ._study_pages import cache, positions, retrieval, temperature_page, zoo
 
 # by study; one idea a page. The file of the first has the name of the config, that of another also

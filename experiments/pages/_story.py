@@ -3,6 +3,7 @@ HTML file.
 """
 
 import html
+import json
 import re
 import string
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from jax.scipy.stats import norm
 
 import attnkernel as ak
 
+from ..runs.monitor import Tick
+from ..studies.sentence import LOOKS, Sentences
 from . import _story_fits as fits, _story_marks as marks
 from ._page import fill, read
 
@@ -23,8 +26,13 @@ MOST_LAYERS = 12
 TITLE = "From an average to attention"
 
 
-def story() -> dict[str, Any]:
+STAGES = 10  # of what a story computes
+
+
+def story(tick: Tick) -> dict[str, Any]:
     """What the page of the story reads: rows, what was fitted or trained, and the library's marks.
+
+    `tick` is told which of the `STAGES` are done.
 
     The data are `ethanol`: 88 runs of an engine, NOx in the exhaust against the mixture E and the
     compression ratio C. The mean over E alone has a steep edge at both ends, and C explains much of
@@ -35,45 +43,50 @@ def story() -> dict[str, Any]:
     x = points[:, :1]
     mean = ak.fit(ak.KernelRegression(ak.Gaussian(0.1)), x, y)
     line = ak.fit(ak.KernelRegression(ak.Gaussian(0.1), order=1), x, y, objective=ak.AICc())
+    tick(1, "curves")
     keys, heads = fits.train_keys(points, y), fits.fit_heads(x, y)
+    tick(2, "keys and heads")
     trained = fits.train_attention(points, y)
     plane = ak.fit(ak.KernelRegression(ak.Gaussian(jnp.array([0.1, 5.0]))), points, y)
     best_plane = np.asarray(plane.model.kernel.lengthscale)
-    begin = {
-        "step": "data",
-        "query": 0.85,
-        "width": 0.06,
-        "lengthscale": 0.06,
-        "point": 55,
-        "itself": "no",
+    tick(3, "attention")
+    sentence = Sentences(study="sentence", sentences=[marks.SENTENCE])
+    parts: tuple[Any, ...] = (
+        (marks.marks_of_means, x, y),
+        (marks.marks_of_hold_out, x, y),
+        (marks.marks_of_lines, line, x, y),
+        (marks.marks_of_plane, points, y, keys, best_plane),
+        (marks.marks_of_heads, heads, points, y),
+        (marks.marks_of_attention, trained, points, y),
+        (marks.marks_of_words, sentence),
+    )
+    compared = []
+    for stage, (marks_of, *given) in enumerate(parts, 4):
+        compared += marks_of(*given)
+        tick(stage, "numbers to compare with")
+    begin = json.loads(read("story/begin.json")) | {
         "edge": float(np.min(x)),
         "smooth": float(line.model.kernel.lengthscale),
-        "level": "95",
-        "corrected": "yes",
-        "rich": 0.8,
-        "compression": 15.0,
         "along": float(best_plane[0]),
         "across": float(best_plane[1]),
         "training": len(fits.KEY_STEPS) - 1,
-        "heads": "2",
-        "seen": 30,
         "epoch": len(fits.ATTENTION_STEPS) - 1,
-        "layers": 3,
-        "broad": 0.1,
     }
     return {
         "begin": begin,
-        "marks": [
-            *marks.marks_of_means(x, y),
-            *marks.marks_of_lines(line, x, y),
-            *marks.marks_of_plane(points, y, keys, best_plane),
-            *marks.marks_of_heads(heads, points, y),
-            *marks.marks_of_attention(trained, points, y),
-        ],
+        "marks": compared,
         "rows": {"x": x[:, 0], "c": points[:, 1], "y": y},
         "names": {"x": "mixture E", "c": "compression C", "y": "NOx (µg/J)"},
         "best": float(mean.model.kernel.lengthscale),
         "quantiles": {str(level): float(norm.ppf(0.5 + level / 200)) for level in marks.LEVELS},
+        "shares": fits.SHARES,
+        "ranks": fits.drawn_ranks(len(y)),
+        "words": {
+            **marks.SENTENCE.model_dump(),
+            "looks": {name: LOOKS.get(name) for name in marks.WORD_HEADS},
+            "contrast": sentence.contrast,
+            "decay": sentence.decay,
+        },
         "keys": {name: keys[name] for name in ("centre", "scale", "steps", "metrics")},
         "heads": {
             str(count): {
@@ -87,7 +100,9 @@ def story() -> dict[str, Any]:
     }
 
 
-def make_story(command: list[str], pages: Sequence[str] = ()) -> str:
+def make_story(
+    command: list[str], pages: Sequence[str] = (), tick: Tick = lambda done, state: None
+) -> str:
     """The page of the story as HTML.
 
     `command`: what made it, for its last line; `pages`: names of interactive pages in the same
@@ -97,7 +112,7 @@ def make_story(command: list[str], pages: Sequence[str] = ()) -> str:
     names = sorted(file.name for file in files if file.name.endswith(".js"))  # in their order
     scripts = ["common.js", *(f"story/{name}" for name in names)]
     with jax.enable_x64(True):
-        content = story() | {"pages": list(pages)}
+        content = story(tick) | {"pages": list(pages)}
     return fill(
         "story.html",
         content,

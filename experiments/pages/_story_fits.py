@@ -19,6 +19,15 @@ ATTENTION_STEPS = (0, 5, 10, 20, 35, 50, 75, 100, 150, 200, 300, 400, 600, 800, 
 QK_SIZE = 4
 
 
+SHARES = ("0.001", "0.1", "0.5", "0.75")  # of the rows, hidden at a time; at least one
+DRAWS = 8  # of hidden rows
+
+
+def drawn_ranks(n: int) -> np.ndarray:
+    """The places of n rows in random orders, as in `ak.objectives.ExpectedHoldOut`."""
+    return np.random.default_rng(0).permuted(np.tile(np.arange(n), (DRAWS, 1)), axis=1)
+
+
 def standardise(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The points in standard deviations from their mean, the mean and the standard deviations."""
     centre, scale = points.mean(axis=0), points.std(axis=0)

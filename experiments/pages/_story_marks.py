@@ -9,9 +9,12 @@ import numpy as np
 
 import attnkernel as ak
 
-from ._page import mark
-from ._story_fits import ATTENTION_STEPS, KEY_STEPS, features, standardise
+from ..studies.sentence import Sentence, Sentences
+from ._page import mark, read
+from ._story_fits import ATTENTION_STEPS, DRAWS, KEY_STEPS, SHARES, features, standardise
 
+WORD_HEADS = ("pronoun to noun", "verb to subject", "previous token")
+SENTENCE = Sentence.model_validate_json(read("story/sentence.json"))
 LEVELS = (80, 90, 95, 99)
 
 Marks = list[dict[str, Any]]
@@ -64,6 +67,30 @@ def marks_of_means(x: np.ndarray, y: np.ndarray) -> Marks:
         numbers = {"estimate": layered(at, rows, y)[0], "first": estimate}
         marks.append(mark(numbers, step="layers", layers=5, broad=lengthscale, query=query))
     return marks
+
+
+def marks_of_hold_out(x: np.ndarray, y: np.ndarray) -> Marks:
+    """The expected error of hidden rows, and that of one row."""
+    marks, one = [], ak.LeaveOneOut()
+    for share in SHARES:
+        hidden = ak.HoldOut(max(1, round(float(share) * len(y)))).expected(permutations=DRAWS)
+        for lengthscale in (0.03, 0.06):
+            model = ak.KernelRegression(ak.Gaussian(lengthscale))
+            rows = model, jnp.asarray(x), jnp.asarray(y)
+            numbers: dict[str, Any] = {"error": hidden(*rows), "one": one(*rows)}
+            marks.append(mark(numbers, step="hidden", hidden=share, lengthscale=lengthscale))
+    return marks
+
+
+def marks_of_words(study: Sentences) -> Marks:
+    """The weights of three heads, written by hand, for two words."""
+    return [
+        mark(
+            {"weights": study.weigh(SENTENCE, head)[word]}, step="words", looks=head, word=word + 1
+        )
+        for head in WORD_HEADS
+        for word in (2, 12)
+    ]
 
 
 def marks_of_lines(line: ak.Fit, x: np.ndarray, y: np.ndarray) -> Marks:

@@ -219,13 +219,13 @@ const MARKS = {
     `<path class="stroke thin ${of}" d="M${sx(x).toFixed(2)} ${top}V${bottom}"/>`,
   level: ({ y, of }, sx, sy, { left, right }) =>
     `<path class="stroke thin ${of}" d="M${left} ${sy(y).toFixed(2)}H${right}"/>`,
-  cells: ({ rows, most, of }, sx, sy) => rows.flatMap((row, r) => row.map((value, c) => {
+  cells: ({ rows, most, of, least = 0 }, sx, sy) => rows.flatMap((row, r) => row.map((value, c) => {
     const x = sx(c + 0.5), y = sy(r + 0.5), w = sx(c + 1.5) - x, h = sy(r + 1.5) - y;
     const box = `x="${x.toFixed(2)}" y="${y.toFixed(2)}" width="${w.toFixed(2)}" height="${h.toFixed(2)}"`;
     if (value === null) return "";
     if (value === "gone") return `<path class="stroke thin quiet" d="M${x} ${y}l${w} ${h}M${x + w} ${y}l${-w} ${h}"/>`;
     return `<rect class="stroke quiet" style="stroke-width:.4" ${box}/><rect class="fill ${of}" ${box} fill-opacity="${
-      Math.min(1, value / most).toFixed(3)}"/>`;
+      Math.min(1, least + (1 - least) * value / most).toFixed(3)}"/>`;
   })).join(""),
   words: ({ x, y, texts, of = "ink", nudge = -8, apart }, sx, sy) =>
     apart && Math.abs(sx(apart) - sx(0)) < 28 ? "" : x.map((at, i) =>

@@ -7,6 +7,7 @@ from .figures import (
     heat_map,
     label_outer,
     legend,
+    lengths_axis,
     looks_of,
     panels,
     save_with_legend,

@@ -11,8 +11,9 @@ from jaxtyping import Array
 import attnkernel as ak
 from attnkernel._core.compilation import SMALL_PROGRAM_OPTIONS, can_use_options
 from attnkernel._core.rows import MAX_PADDED_ROWS
-from attnkernel.inference._report import measure_rows, report_of
-from attnkernel.plot._data import date_column
+from attnkernel.inference._band_table import MIN_RELIABLE_COUNT
+from attnkernel.inference._report import measure_rows, report_of, table_of_numbers
+from attnkernel.plot._data import date_column, quantiles_of_column
 from attnkernel.plot._diagnostics import inputs_of_noise
 from attnkernel.plot._partial import Slice, has_bias_correction, slice_along
 
@@ -55,39 +56,49 @@ def estimates_of(fit: ak.Fit, level: float) -> Estimates:
     is_small = len(fit.x) <= MAX_PADDED_ROWS and can_use_options(fit, arrays)
     options: Any = {"compiler_options": SMALL_PROGRAM_OPTIONS} if is_small else {}
     found = eqx.filter_jit(_estimates, **options)(fit, level, *arrays)
-    predicted, band, measured, left_out, variance = jax.tree.map(np.asarray, found)
+    predicted, band, measured, variance = jax.tree.map(np.asarray, found)
     ends = np.cumsum([len(line.rows) for line in both])
     parts = [slice(end - len(line.rows), end) for line, end in zip(both, ends, strict=True)]
     effects = [
         Effect(line, predicted[part], jax.tree.map(lambda of, part=part: of[part], band))
         for line, part in zip(both, parts, strict=True)
     ]
-    report, fitted = report_of(fit, measured), measured[0].fitted
+    report, left_out = report_of(fit, measured), np.asarray(fit.y) - measured.loo_residuals
     along, values = effects[: len(lines)], effects[len(lines) :]
-    return Estimates(along, values, report, fitted, left_out, variance)
+    return Estimates(along, values, report, measured.rows.fitted, left_out, variance)
 
 
 def _estimates(fit: ak.Fit, level: float, rows: Array, at: Array) -> tuple:
-    """Returns predictions and bands at new rows, the figures of a report, left-out predictions, and
-    the variance of the noise at other inputs."""
+    """Returns predictions and bands at new rows, the figures of a report, and the variance of the
+    noise at other inputs."""
     band = ak.bands(fit, rows, level=level, corrected=has_bias_correction(fit))
-    left_out = fit.y - fit.model.estimate(None, fit.rows).loo_residuals
     has_noise = isinstance(fit.model, ak.LinearSmoother)
     variance = ak.noise_variance(fit, at) if has_noise else None
-    return fit(rows), band, measure_rows(fit), left_out, variance
+    return fit(rows), band, measure_rows(fit), variance
 
 
 def unreliable_effects(fit: ak.Fit, effects: Sequence[Effect]) -> list[str]:
-    """Returns a sentence for each effect whose band has few labels near it somewhere."""
-    sentences = []
-    for effect in effects:
-        reliable = effect.band.reliable
-        if reliable is not None and not np.all(reliable):
-            sentences.append(
-                f"few labels are near {np.sum(~reliable)} of {len(reliable)} points of the effect "
-                f"of {column_name(fit, effect)}: do not rely on the band there."
-            )
-    return sentences
+    """Returns a sentence about the bands that have few labels near them somewhere, with what has
+    more; it names nothing that is so already."""
+    places = [
+        f"along {column_name(fit, effect)} at {np.sum(~band.reliable)} of {len(band.reliable)} "
+        f"points (least {np.min(band.effective_count):.2g})"
+        for effect in effects
+        if (band := effect.band).reliable is not None and band.effective_count is not None
+        if not np.all(band.reliable)
+    ]
+    remedies = {
+        "objective=aicc": not isinstance(fit.objective, ak.AICc),
+        "model.order=0": getattr(fit.model, "order", 0) > 0,
+        "fewer columns": fit.x.shape[1] > 1,
+        "more rows": True,
+    }
+    sentence = (
+        f"few labels are near, in effect less than {MIN_RELIABLE_COUNT:g}, {'; '.join(places)}. "
+        f"Bands there cover the mean less often than they say: compare "
+        f"{' or '.join(words for words, is_new in remedies.items() if is_new)}."
+    )
+    return [sentence] if places else []
 
 
 def column_name(fit: ak.Fit, effect: Effect) -> str:
@@ -100,7 +111,7 @@ def at_quartiles(fit: ak.Fit, line: Slice) -> Slice:
     """Returns a slice at the quartiles of its column; one of categories as it is."""
     if line.is_category:
         return line
-    values = np.unique(np.quantile(np.asarray(fit.x)[:, line.column], [0.25, 0.5, 0.75]))
+    values = np.unique(quantiles_of_column(fit, line.column, [0.25, 0.5, 0.75]))
     rows = np.repeat(line.rows[:1], len(values), axis=0)
     rows[:, line.column] = values
     return line._replace(along=values, rows=rows)
@@ -118,30 +129,21 @@ def rows_of_values(fit: ak.Fit, effect: Effect) -> list[dict[str, Any]]:
             "at": words[int(at)] if words else float(at),
             **({} if dates is None else {"date": dates.text(at)}),
             "fit": float(effect.predicted[i]),
+            **({"corrected": float(band.centre[i])} if band.is_bias_corrected else {}),
             "standard_error": float(band.standard_error[i]),
             "lower": float(band.lower[i]),
             "upper": float(band.upper[i]),
+            "labels": None if band.effective_count is None else float(band.effective_count[i]),
             "reliable": bool(reliable[i]),
         }
         for i, at in enumerate(effect.line.along)
     ]
 
 
-def table_of_numbers(found: ak.inference.Report, objective: str) -> Table:
+def table_of_fit(found: ak.inference.Report, objective: str) -> Table:
     """Returns the numbers of a fit, as text."""
-    rows = [
-        [objective.replace("_", "-"), f"{found.loss:.6g}"],
-        ["R²", f"{found.r_squared:.4f}"],
-        ["residual sd", f"{found.residual_sd:.6g}"],
-        ["degrees of freedom", f"{found.trace:.2f}, residual {found.residual_df:.2f}"],
-        ["labels per value", f"least {found.least_count:.3g}, median {found.median_count:.3g}"],
-    ]
-    flags = (
-        ("no other row in reach", found.isolated_rows),
-        ("rank-deficient", found.deficient),
-        ("extrapolates", found.extrapolates),
-    )
-    return ["", ""], rows + [[name, f"at {count} rows"] for name, count in flags if count]
+    criterion = (objective.replace("_", "-"), f"{found.loss:.6g}")
+    return ["", ""], [criterion, *table_of_numbers(found)]
 
 
 def table_of_parameters(parameters: Sequence[dict[str, Any]]) -> Table:
@@ -152,16 +154,17 @@ def table_of_parameters(parameters: Sequence[dict[str, Any]]) -> Table:
 
 def table_of_values(values: Sequence[dict[str, Any]], level: float) -> Table:
     """Returns the fitted values with their errors and limits, as text."""
-    rows = []
+    rows, share = [], f"{100 * level:.4g} %"
+    shown = {"fit": "fit", "corrected": "corrected", "lower": f"lower {share}"}
+    shown = {name: words for name, words in shown.items() if name in values[0]}
+    shown |= {"upper": f"upper {share}"}
     for row in values:
-        at = row.get("date", row["at"])
+        at, error = row.get("date", row["at"]), row["standard_error"]
         at = at if isinstance(at, str) else f"{at:.5g}"
-        error = row["standard_error"]
-        fit, lower, upper = (_to_digits_of(error, row[name]) for name in ("fit", "lower", "upper"))
-        note = "" if row["reliable"] else "few labels near"
-        rows.append([row["column"], at, fit, f"{error:.5g}", lower, upper, note])
-    share = f"{100 * level:.4g} %"
-    return ["column", "at", "fit", "standard error", f"lower {share}", f"upper {share}", ""], rows
+        near = f"{row['labels']:.3g}{'' if row['reliable'] else ', too few'}"
+        numbers = [_to_digits_of(error, row[name]) for name in shown]
+        rows.append([row["column"], at, *numbers, f"{error:.5g}", near])
+    return ["column", "at", *shown.values(), "standard error", "labels near"], rows
 
 
 def _to_digits_of(error: float, number: float) -> str:

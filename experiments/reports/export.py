@@ -8,19 +8,22 @@
 | `figures/*.png` | images | artifacts | |
 """
 
+import contextlib
 import datetime
 import importlib
 import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.image import imread
 
 from ..runs import OutputError, flat, is_number, output_errors, write_csv
+from ..runs.files import rename_if_free
 from .compare import Result
 
 _BATCH = {"metrics": 1000, "params": 100}  # the most that MLflow takes at a time
@@ -37,15 +40,21 @@ def _require(package: str, target: str) -> Any:
         ) from None
 
 
-def _new_folder(folder: Path) -> Path:
-    """Makes a folder; `OutputError` if it exists."""
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        raise OutputError(
-            f"{folder} exists already: it was exported before; remove it, or take another --out"
-        ) from None
-    return folder
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Yields a draft of a folder, which gets its name when the block ends, and is removed if it
+    fails; `OutputError` if the folder exists."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as draft:
+        made = Path(draft) / folder.name
+        made.mkdir()
+        is_free = not os.path.lexists(folder)
+        if is_free:
+            yield made
+        if not is_free or not rename_if_free(made, folder):
+            raise OutputError(
+                f"{folder} exists already: it was exported before; remove it, or take another --out"
+            )
 
 
 def _tag(name: str) -> str:
@@ -61,9 +70,12 @@ def _text(value: Any) -> str:
 def to_tensorboard(record: "Record", folder: Path) -> str:
     """Writes event files to FOLDER/NAME."""
     writer_class = _require("tensorboardX", "tensorboard").SummaryWriter
-    own = _new_folder(folder / record.name)
+    own = folder / record.name
     last = max((points[-1][0] for points in record.series.values()), default=0)
-    with writer_class(logdir=os.fspath(own), write_to_disk=True) as writer:
+    with (
+        _new_folder(own) as draft,
+        writer_class(logdir=os.fspath(draft), write_to_disk=True) as writer,
+    ):
         for name, points in record.series.items():
             for step, value in points:
                 writer.add_scalar(_tag(name), value, global_step=step, walltime=record.started)
@@ -109,7 +121,7 @@ def to_mlflow(record: "Record", folder: Path) -> str:
     run = client.create_run(
         experiment,
         start_time=round(1000 * record.started),
-        tags={**words, "state": record.status["state"], "attnkernel": digest},
+        tags={**words, "state": record.status["state"]},
         run_name=record.name,
     ).info.run_id
     started, ended = (round(1000 * time) for time in (record.started, record.ended))
@@ -131,6 +143,7 @@ def to_mlflow(record: "Record", folder: Path) -> str:
             client.log_artifact(run, os.fspath(record.directory / name))
     for figure in record.figures:
         client.log_artifact(run, os.fspath(figure), "figures")
+    client.set_tag(run, "attnkernel", digest)  # an export that ended before is not there
     status = "FINISHED" if record.status["state"] == "done" else "FAILED"
     client.set_terminated(run, status=status, end_time=ended)
     uri = shlex.quote(f"sqlite:///{os.fspath(store[0])}")
@@ -139,13 +152,14 @@ def to_mlflow(record: "Record", folder: Path) -> str:
 
 def to_csv(record: "Record", folder: Path) -> str:
     """Writes `config.csv`, `metrics.csv` and `summary.csv` to FOLDER/NAME."""
-    own = _new_folder(folder / record.name)
+    own = folder / record.name
     columns = list(dict.fromkeys(["step", "member", *(k for row in record.lines for k in row)]))
     lines = [[row.get(k) for k in columns] for row in record.lines]
-    write_csv(own / "metrics.csv", columns, lines)
-    for name, values in (("config", record.config), ("summary", flat(record.summary))):
-        rows = [[key, _text(value)] for key, value in values.items()]
-        write_csv(own / f"{name}.csv", ["name", "value"], rows)
+    with _new_folder(own) as draft:
+        write_csv(draft / "metrics.csv", columns, lines)
+        for name, values in (("config", record.config), ("summary", flat(record.summary))):
+            rows = [[key, _text(value)] for key, value in values.items()]
+            write_csv(draft / f"{name}.csv", ["name", "value"], rows)
     return f"{own}: config.csv, metrics.csv, summary.csv"
 
 

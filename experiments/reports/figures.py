@@ -74,6 +74,14 @@ def legend(figure: Figure, axes: Iterable[Axes], *, columns: int = 0) -> None:
     )
 
 
+def lengths_axis(ax: Axes, lengths: Sequence[int], label: str) -> None:
+    """Makes the axes logarithmic, with ticks at up to 4 of the lengths, the last one among them."""
+    ax.set(xscale="log", yscale="log", xlabel=label)
+    ticks = lengths[:: -len(lengths) // 4]
+    ax.set_xticks(ticks, [f"{length:,}" for length in ticks])
+    ax.set_xticks([], minor=True)
+
+
 def save_with_legend(
     run: Run, name: str, figure: Figure, axes: Iterable[Axes], columns: int = 0, **arrays: Any
 ) -> None:
@@ -92,7 +100,7 @@ def heat_map(ax: Axes, weights: Any, *, most: float = 1.0, causal: bool = False)
         weights = np.where(np.tri(*weights.shape, dtype=bool), weights, np.nan)
     ax.imshow(weights, vmin=0.0, vmax=most, cmap="Blues", interpolation="nearest")
     for axis in (ax.xaxis, ax.yaxis):  # of rows and columns, which are counted
-        axis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_major_locator(MaxNLocator(4, integer=True))
     for side in ("top", "right"):
         ax.spines[side].set_visible(True)
 

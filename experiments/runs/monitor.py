@@ -80,6 +80,9 @@ class Monitor:
             ]
         )
 
+    def print(self, what: Any) -> None:
+        """Prints text or a table; here it is discarded."""
+
     def note(self, sentences: Sequence[str]) -> None:
         """Keeps sentences that a reader of the results must know; here they are discarded."""
 

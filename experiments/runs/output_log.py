@@ -7,6 +7,7 @@ terminal empty. It has no colours. What other programs print past Python is not 
 import contextlib
 import io
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -18,8 +19,11 @@ from rich.table import Table
 
 
 @contextlib.contextmanager
-def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Yields a function that shows how many of the total are done, and a state such as the loss."""
+def show_progress(
+    console: Console, what: str, total: int, *, after: float = 0.0
+) -> Iterator[Callable[[int, str], None]]:
+    """Yields a function that shows how many of the total are done, and a state such as the loss;
+    into a pipe, only `after` so many seconds."""
     if console.is_terminal and not console.quiet:
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -31,44 +35,52 @@ def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[
             task = bar.add_task(what, total=total, state="")
             yield lambda done, state: bar.update(task, completed=done, state=state)
         return
-    printed = 0
+    printed, begun = 0, time.monotonic()
 
     def tick(done: int, state: str) -> None:
         nonlocal printed
-        if done - printed >= total / 10 or done >= total:
+        is_due = done - printed >= total / 10 or done >= total
+        if is_due and time.monotonic() - begun >= after:
             console.print(f"{what}: {done}/{total}  {state}")
             printed = done
 
     yield tick
 
 
-WIDTH = 120  # columns of a table in the log, whatever the terminal has
-MAX_WIDTH = 10_000  # of a table whose numbers do not fit
+MAX_WIDTH = 10_000  # columns of a table in a pipe or in the log, and of one that does not fit
+
+
+PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+WHOLE_LINES: dict[str, Any] = {"soft_wrap": True, "width": MAX_WIDTH}
+
+
+def terminal(*, quiet: bool) -> Console:
+    """Returns the standard output; into a pipe it prints whole lines."""
+    whole = {} if sys.stdout.isatty() else WHOLE_LINES
+    return Console(file=sys.stdout, quiet=quiet, **whole, **PLAIN)
 
 
 class OutputLog:
     """A terminal, and the log of a run."""
 
     def __init__(self, path: Path, *, quiet: bool):
-        plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-        self.terminal = Console(
-            file=sys.stdout, quiet=quiet, soft_wrap=not sys.stdout.isatty(), **plain
-        )
+        self.terminal = terminal(quiet=quiet)
         self._log = _Log(path.open("a", encoding="utf-8", errors="replace", buffering=1))
         self._transcript = Console(
             file=cast(Any, self._log),
-            width=WIDTH,
-            soft_wrap=True,
             color_system=None,
             force_terminal=False,
             force_jupyter=False,
-            **plain,
+            **WHOLE_LINES,
+            **PLAIN,
         )
 
     def print(self, what: Any) -> None:
         """Prints text or a table; a table is as wide as its numbers, so that none is cut."""
         for console in (self.terminal, self._transcript):
             if isinstance(what, Table):
+                for column in what.columns:  # numbers are whole, where words are wrapped
+                    column.no_wrap = not any(" " in str(cell) for cell in column.cells)
                 options = console.options.update(max_width=MAX_WIDTH)
                 needed = Measurement.get(console, options, what).minimum
                 what.width = needed if needed > console.width else None

@@ -15,7 +15,7 @@ from attnkernel.kernels import EluFeatures
 from attnkernel.methods import Linear
 
 from ..benchmarks.driver import interleaved, medians
-from ..reports import heat_map, save_with_legend, subplots
+from ..reports import heat_map, lengths_axis, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -48,6 +48,7 @@ class Cache(Study):
             kind: self.module(kind, key) for kind, key in zip(KINDS, keys.stack(3), strict=True)
         }
         x = jax.random.normal(keys.next(), (max(*self.lengths, self.compared), self.size))
+        monitor.print(f"decoding {self.compared} tokens, to compare with the full pass")
         deviations = {
             kind: self.deviation(kind, module, x[: self.compared])
             for kind, module in modules.items()
@@ -132,11 +133,11 @@ class Cache(Study):
             for kind in KINDS:
                 numbers = np.asarray(costs[kind][what]) / units[what]
                 ax.plot(self.lengths, numbers, styles[kind], label=kind)
-            ax.set(xscale="log", yscale="log", xlabel="tokens before", ylabel=labels[what])
-            longer = self.lengths[-1] / self.lengths[0]
-            ends = {kind: (costs[kind][what][0], costs[kind][what][-1]) for kind in KINDS}
-            grown = [f"{kind} ×{last / first:.2g}" for kind, (first, last) in ends.items()]
-            ax.set_title(f"tokens ×{longer:g}\n{', '.join(grown)}")
+            lengths_axis(ax, self.lengths, "tokens before")
+            ax.set_ylabel(labels[what])
+            ends = [f"{kind} {costs[kind][what][-1] / units[what]:.2g}" for kind in KINDS]
+            unit = labels[what].rpartition(" ")[2]
+            ax.set_title(f"after {self.lengths[-1]:,} tokens, {unit}:\n{', '.join(ends)}")
         save_with_legend(run, "cache", figure, list(axes))
 
 

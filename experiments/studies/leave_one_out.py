@@ -103,7 +103,7 @@ class LeaveOneOut(Study):
             run.note([f"the criterion has {len(minima)} minima; the lowest is taken."])
         self._draw_criterion_and_fit(run, results, lengthscales)
         scalars = {name: float(v) for name, v in numbers.items() if jnp.ndim(v) == 0}
-        cells = [[name.replace("_", " "), f"{value:.7g}"] for name, value in scalars.items()]
+        cells = [[CELLS.get(name, name), f"{value:.7g}"] for name, value in scalars.items()]
         letter = self.model.letter()
         for other in minima[1:]:
             at = f"{letter} = {float(other['lengthscale']):.6g}: {other['criterion']:.7g}"
@@ -148,6 +148,9 @@ class LeaveOneOut(Study):
         )
         right.set(ylabel=ak.plot.literal(data.y_name), title=title)
         save_with_legend(run, "leave_one_out", figure, [right])
+
+
+CELLS = {"r_squared": "R², as R's np", "residual_sd": "√(squared residuals / n), as R's np"}
 
 
 def r_squared(y: Float[Array, " n"], fitted: Float[Array, " n"]) -> Float[Array, ""]:

@@ -58,7 +58,7 @@ class Lengthscales(Study):
             fits,
             {
                 self.model.letter(): "{lengthscale:g}",
-                "residual sd": "{residual_sd:.4f}",
+                "sd of the residuals": "{residual_sd:.4f}",
                 "leave-one-out error": "{leave_one_out:.4f}",
             },
         )

@@ -89,8 +89,6 @@ class Results(NamedTuple):
 def draw_effect(fit: ak.Fit, effect: of_columns.Effect, ax: Axes) -> None:
     """Draws an effect with its band, and the legend below, where it hides nothing."""
     draw_slice(fit, effect.line, effect.predicted, effect.band, ax)
-    if (inside := ax.get_legend()) is not None:
-        inside.remove()
     legend(cast(Figure, ax.figure), [ax], columns=2)
 
 
@@ -167,8 +165,10 @@ class Regression(Study):
         with monitor.timed("fit"):
             is_blocked = self.objective == "blocked"
             objective = blocked_objective(data) if is_blocked else BY_NAME[self.objective]()
+            monitor.print(f"{len(data.y)} rows are read; the search for lengthscales begins")
             fit = ak.fit(self.model.make(data), data.x, data.y, objective=objective)
         fit = fit.named(data.x_names, data.y_name, data.categories or None)
+        monitor.print("lengthscales are found; bands and left-out predictions follow")
         return Results(data, fit, of_columns.estimates_of(fit, self.level))
 
     def report(self, results: Results, run: Run) -> None:
@@ -187,14 +187,7 @@ class Regression(Study):
         values = [
             row for each in estimates.values for row in of_columns.rows_of_values(results.fit, each)
         ]
-        numbers = {
-            "criterion": found.loss,
-            "r_squared": found.r_squared,
-            "residual_sd": found.residual_sd,
-            "degrees_of_freedom": found.trace,
-            "residual_degrees_of_freedom": found.residual_df,
-        }
-        shown = of_columns.table_of_numbers(found, self.objective)
+        shown = of_columns.table_of_fit(found, self.objective)
         columns, cells = of_columns.table_of_values(values, self.level)
         run.table(f"{self.name}: {found.smoother}, {found.rows} rows", ["", ""], shown[1])
         run.table("parameters", *of_columns.table_of_parameters(parameters))
@@ -206,7 +199,11 @@ class Regression(Study):
                 "model": found.smoother,
                 "kernel": found.kernel,
                 "objective": self.objective,
-                **numbers,
+                "criterion": found.loss,
+                **{name: getattr(found, name) for name in ("r_squared", "left_out_r_squared")},
+                "residual_sd": found.residual_sd,
+                "degrees_of_freedom": found.trace,
+                "residual_degrees_of_freedom": found.residual_df,
                 "parameters": parameters,
                 "values": values,
             }
@@ -236,7 +233,7 @@ class Regression(Study):
             Section("Fitted values", self._words_of_values(results), tables=[values]),
             Section(
                 "Parameters",
-                f"Kernel: {found.kernel}, columns counted from 0. {PARAMETER_WORDS}",
+                f"Kernel: {found.kernel}. {PARAMETER_WORDS}",
                 tables=[parameters],
             ),
         ]
@@ -251,7 +248,9 @@ class Regression(Study):
         words = f"{of_columns.VALUES_AT.capitalize()}."
         if not results.estimates.effects[0].band.is_bias_corrected:
             return words
-        return f"{words} Errors and limits are of the bias-corrected fit, not centred at the fit."
+        return (
+            f"{words} Corrected: for the bias of the fit; errors and limits are of this estimate."
+        )
 
     def _parameters(self, results: Results) -> list[dict[str, Any]]:
         """Returns each parameter of the kernel, with what it means at a bound of its search."""
@@ -276,20 +275,26 @@ class Regression(Study):
     def _draw_fit(self, run: Run, results: Results) -> list[Picture]:
         """Draws the fit and its residuals; for several columns, observed against left-out."""
         data, fit, estimates = results
+        found = estimates.report
         figure, ax = subplots(figsize=(5.6, 3.6))
         if len(estimates.effects) == 1:
             (effect,) = estimates.effects
             ak.plot.points(data.x, data.y, ax=ax)
             draw_effect(fit, effect, ax)
             caption = f"Observations, and the fit with its {effect.band.description} band."
+            ax.set_title(
+                f"R² = {found.r_squared:.3f}, left-out R² = {found.left_out_r_squared:.3f}"
+            )
         else:
             draw_left_out(fit, estimates.left_out, ax)
+            legend(figure, [ax])
             caption = "Each observation against its prediction from all other rows."
-        ax.set_title(f"R² = {estimates.report.r_squared:.3f}")
+            ax.set_title(f"left-out R² = {found.left_out_r_squared:.3f}")
         run.figure("fit", figure)
         other, ax = subplots(figsize=(5.6, 3.6))
         draw_residuals(fit, estimates.fitted, inputs_of_noise(fit), estimates.variance, ax)
-        ax.set_title(f"residual sd = {estimates.report.residual_sd:.4g}")
+        ax.set_title(f"residual sd = {found.residual_sd:.4g}")
+        legend(other, [ax])
         run.figure("residuals", other)
         has_noise = estimates.variance is not None
         with_noise = ", with the local standard deviation of the noise" if has_noise else ""

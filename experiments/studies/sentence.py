@@ -37,7 +37,7 @@ class Sentence(Part):
 
 
 class Sentences(Study):
-    """Stylised heads, made of kernels and priors, on a few sentences."""
+    """Heads written by hand, not trained, of kernels and priors, on a few sentences."""
 
     study: Literal["sentence"]
     sentences: list[Sentence] = Field(min_length=1, max_length=6)
@@ -73,7 +73,7 @@ class Sentences(Study):
             if self.sentences[row["sentence"]].roles[row["positions"][0]] == ASKS.get(row["head"])
         ]
         run.table_of(
-            "What the heads look at most",
+            "What the heads, written by hand, look at most",
             shown,
             {"head": "{head}", "query": "{query}", "key": "{key}", "weight": "{weight:.2f}"},
         )
@@ -112,6 +112,9 @@ class Sentences(Study):
         for ax in axes[-1]:
             ax.set_xlabel("key")
         figure.align_ylabels(axes[:, 0])
+        figure.suptitle(
+            "Heads written by hand, not trained: a kernel of roles, a prior of positions"
+        )
         label = "weight (grey: not seen yet)"
         figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.4, label=label)
         run.figure("sentence", figure, **arrays)
@@ -127,7 +130,8 @@ class Sentences(Study):
         ax.set_xlabel("key (bold: the query)")
         ax.set_ylabel(f"weight from “{tokens[place]}”")
         most = int(np.argmax(of_it))
-        ax.set_title(f"{of_it[most]:.0%} on “{ak.plot.literal(tokens[most])}”")
+        word = ak.plot.literal(tokens[most])
+        ax.set_title(f"{of_it[most]:.0%} on “{word}”, by a head written by hand")
         run.figure("pronoun", figure, weights=of_it)
 
 

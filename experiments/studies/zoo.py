@@ -14,7 +14,7 @@ import attnkernel as ak
 
 from ..benchmarks.driver import interleaved, medians
 from ..config import Data
-from ..reports import draw_fits, heat_map, save_with_legend, subplots
+from ..reports import draw_fits, heat_map, lengths_axis, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
@@ -84,6 +84,7 @@ class Zoo(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
         data = self.data.load(keys.next())
+        monitor.print(f"fits of {len(KERNELS)} kernels, then errors of random features")
         fits = {
             name: ak.fit(
                 ak.KernelRegression(kernel(1.0)), data.x, data.y, objective=ak.LeaveOneOut()
@@ -128,11 +129,10 @@ class Zoo(Study):
             | {"slope (theory −0.5)": "{slope:.2f}"},
         )
         run.table_of(
-            f"Seconds against the number of tokens, d = {self.dim}, and the order of growth",
+            f"Seconds against the number of tokens, d = {self.dim}",
             [{"attention": name, **found} for name, found in costs.items()],
             {"attention": "{attention}"}
-            | {str(length): f"{{seconds[{i}]:.3g}}" for i, length in enumerate(self.lengths)}
-            | {"order, last two": "{order:.2f}"},
+            | {str(length): f"{{seconds[{i}]:.3g}}" for i, length in enumerate(self.lengths)},
         )
         run.summary(
             {"data": describe(data), "fits": fits, "features": errors, "costs": costs}
@@ -153,14 +153,14 @@ class Zoo(Study):
         figure, axes = subplots(2, 5, figsize=(10.0, 4.6))
         axes[0, 0].set_ylabel("query, on a line")
         axes[1, 0].set_ylabel("query, a random token")
+        figure.suptitle("Kernels of the distance (above); kinds of causal attention (below)")
         for row, maps in zip(axes, (regression, attention), strict=True):
             for ax, (name, weights) in zip(row, maps.items(), strict=False):
-                heat_map(ax, weights, most=0.3)
-                ax.set_title(name)
-                ax.set_xlabel("key")
+                heat_map(ax, weights, most=0.3, causal=maps is attention)
+                ax.set(title=name, xlabel="key")
             for ax in row[len(maps) :]:
                 ax.remove()
-        image, label = axes[0, 0].images[0], "weight of the key"
+        image, label = axes[0, 0].images[0], "weight of the key (grey: hidden)"
         figure.colorbar(image, ax=figure.axes, shrink=0.6, extend="max", label=label)
         run.figure("heat_maps", figure, **regression, **attention)
 
@@ -211,22 +211,24 @@ class Zoo(Study):
                 contenders[name] = functools.partial(call, q, k, v)
             return medians(interleaved(contenders, self.repeats).seconds)
 
-        rows, found = monitor.collect("cost", len(self.lengths), measure, lambda _: ""), {}
-        for name in rows[0]:
-            seconds = [row[name] for row in rows]
-            order = np.diff(np.log(seconds))[-1] / np.diff(np.log(self.lengths))[-1]
-            found[name] = {"seconds": seconds, "order": float(order)}
-        return found
+        rows = monitor.collect("cost", len(self.lengths), measure, lambda _: "")
+        return {name: {"seconds": [row[name] for row in rows]} for name in rows[0]}
 
     def draw_costs(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
         figure, ax = subplots(figsize=(5.4, 3.4))
         styles = ("o-", "s--", "^:", "D-.", "v-")
         for (name, part), style in zip(found.items(), styles, strict=True):
             ax.plot(self.lengths, part["seconds"], style, label=name)
-        ax.set(xscale="log", yscale="log", xlabel="tokens N")
+        times, (first, *_) = np.asarray(self.lengths) / self.lengths[0], found["softmax"]["seconds"]
+        for power, words in ((1, "N"), (2, "N²")):
+            ax.plot(self.lengths, first * times**power, ":", color=ak.plot.GREY, linewidth=1.0)
+            ax.annotate(
+                f"   ∝ {words}", (self.lengths[-1], first * times[-1] ** power), va="center"
+            )
+        lengths_axis(ax, self.lengths, "tokens N")
         ax.set_ylabel(f"seconds, one head, d = {self.dim}")
-        orders = ", ".join(f"{name} $N^{{{part['order']:.1f}}}$" for name, part in found.items())
-        ax.set_title(orders)
+        last = ", ".join(f"{name} {part['seconds'][-1]:.2g}" for name, part in found.items())
+        ax.set_title(f"{self.lengths[-1]:,} tokens, seconds:\n{last}")
         save_with_legend(run, "cost", figure, [ax])
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from rich.console import Console
 
-from ..config import ConfigError, dump, loading
+from ..config import ConfigError, loading
 from ..runs import check, digest_of, study_of
+from ..runs.output_log import show_progress
 from ..studies import Study
 from .section import MAX_MEMBERS, Rounds, Sweep, as_text, range_of, take_section
 
@@ -43,10 +45,14 @@ class Plan(NamedTuple):
     rounds: Rounds | None
 
     def members(
-        self, combinations: Sequence[Combination] | None = None, budget: int | None = None
+        self,
+        combinations: Sequence[Combination] | None = None,
+        budget: int | None = None,
+        console: Console | None = None,
     ) -> list[Member]:
         """The members of combinations (default: of all), each a valid config; those of equal
-        configs are one. `budget`: the value of the field that grows with the rounds.
+        configs are one. `budget`: the value of the field that grows with the rounds; `console`
+        shows how many are valid so far.
 
         **Raises:** `ConfigError`.
         """
@@ -58,21 +64,24 @@ class Plan(NamedTuple):
             more = {self.rounds.budget: Setting(str(budget), place)}
         members: dict[str, Member] = {}
         checked = set()
-        for combination in combinations:
-            settings = combination | more
-            own = loading.Source(copy.deepcopy(self.source.values), dict(self.source.locations))
-            # the fields of another source are set after it
-            for field in sorted(settings, key=lambda field: field.split(".")[-1] != "source"):
-                text, location = settings[field]
-                loading.apply(f"{field}={text}", own, location)
-            study = study_of(own)
-            but_seed = dump(study.model_copy(update={"seed": 0}))
-            if but_seed not in checked:  # issues that need the data, of one seed
-                check(study, own)
-                checked.add(but_seed)
-            digest = digest_of(study)[:16]
-            asked = {field: setting.text for field, setting in settings.items()}
-            members.setdefault(digest, Member(digest, asked, study))
+        console = Console(quiet=True) if console is None else console
+        with show_progress(console, "members", len(combinations), after=2.0) as tick:
+            for done, combination in enumerate(combinations, 1):
+                settings = combination | more
+                own = loading.Source(copy.deepcopy(self.source.values), dict(self.source.locations))
+                # the fields of another source are set after it
+                for field in sorted(settings, key=lambda field: field.split(".")[-1] != "source"):
+                    text, location = settings[field]
+                    loading.apply(f"{field}={text}", own, location)
+                study = study_of(own)
+                but_seed = study.model_copy(update={"seed": 0}).model_dump_json()
+                if but_seed not in checked:  # issues that need the data, of one seed
+                    check(study, own)
+                    checked.add(but_seed)
+                digest = digest_of(study)[:16]
+                asked = {field: setting.text for field, setting in settings.items()}
+                members.setdefault(digest, Member(digest, asked, study))
+                tick(done, "valid")
         return list(members.values())
 
 

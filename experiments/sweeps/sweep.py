@@ -63,7 +63,7 @@ def sweep(
     `kernels`: the file that processes of members are to load too.
     """
     plan = read_plan(path, arguments)
-    members = plan.members()
+    members = plan.members(console=console)
     out = directory_of(members, out)
     place, shards = shard
     rounds, records = plan.rounds, None

@@ -124,6 +124,21 @@ def test_packed_files_and_workbooks(tmp_path, monkeypatch):
     np.testing.assert_array_equal(read(tmp_path / "b.xlsx", "x").x[:, 0], [0, 1, 2])
 
 
+@pytest.mark.parametrize(
+    ("start", "sentence"),
+    [
+        (b"PK\x03\x04", r"a.csv is an Excel workbook or another ZIP archive.*NAME\.xlsx"),
+        (b"\xd0\xcf\x11\xe0", r"an old Excel workbook, not CSV"),
+        (b"PAR1\x15\x04", r"a Parquet file, not CSV: name it NAME\.parquet"),
+        (b"\x1f\x8b\x08", r"compressed by gzip, not CSV: name it NAME\.csv\.gz"),
+        (b"%PDF-1.7\n", r"a PDF, not CSV"),
+    ],
+)
+def test_files_of_other_formats_are_named_by_their_first_bytes(tmp_path, start, sentence):
+    (tmp_path / "a.csv").write_bytes(start + bytes(range(256)) * 40)
+    assert_raises(sentence, read, tmp_path / "a.csv", "x")
+
+
 FAULTS = [
     ("x,y\n", {"missing": "drop"}, r"has 0 rows of data; a fit"),
     ("x,y\n1,2\n3,4\n,5\n", {"missing": "drop"}, r"2 rows of data, after 1 with missing"),

@@ -197,6 +197,18 @@ def test_all_errors_are_reported_at_once_in_the_order_of_the_file(errors_of):
     assert list(dict.fromkeys(places(errors_of(SEVERAL)))) == expected
 
 
+def test_long_errors_are_cut(errors_of):
+    lines = errors_of(SEVERAL + "".join(f"field_{i}: 1\n" for i in range(200)))
+    assert (len(lines), lines[-1]) == (21, "and 185 more")
+    (line,) = errors_of(HOLDOUT + f"name: [{'long, ' * 3000}]\n")
+    assert len(line) < 200
+    columns = "\n".join(f"    - column {i}" for i in range(200))
+    (line,) = errors_of(
+        f"study: regression\ndata:\n  source: bundled\n  name: cps71\n  x:\n{columns}"
+    )
+    assert 900 < len(line) < 1100
+
+
 def test_error_found_in_the_data_is_a_config_error(resolved):
     with pytest.raises(ConfigError, match=r"^config\.yaml:7: hold_out\.0: holding out 30 rows"):
         resolved(HOLDOUT.replace("[1, 0.5]", "[30]"))

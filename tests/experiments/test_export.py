@@ -47,6 +47,23 @@ def test_csv_has_metrics_numbers_and_the_config(run, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("target", ["csv", "tensorboard"])
+def test_an_export_that_dies_half_way_is_not_there(target, run, monkeypatch, capsys):
+    module = MagicMock()
+    monkeypatch.setitem(sys.modules, "tensorboardX", module)
+    words = ["export", run, "--to", target]
+    with monkeypatch.context() as broken:
+        dies = MagicMock(side_effect=KeyboardInterrupt)
+        broken.setattr("experiments.reports.export.write_csv", dies)
+        module.SummaryWriter.return_value.__enter__.return_value.add_text = dies
+        with pytest.raises(KeyboardInterrupt):
+            main(words)
+    assert [path for path in Path("results", target).rglob("*") if path.is_file()] == []
+    module.SummaryWriter.return_value.__enter__.return_value.add_text = MagicMock()
+    assert main(words) == 0
+    assert Path("results", target, "holdout", "one").is_dir()
+
+
 def test_lists_of_metrics_are_columns(run):
     line = json.dumps({"step": 1, "heads": 2, "loss": None, "weights": [0.25, 0.75]})
     Path(run, "metrics.jsonl").write_text(f"{line}\n{{damaged\n")
@@ -88,7 +105,10 @@ def test_tensorboard_gets_scalars_images_and_the_config(run, monkeypatch, capsys
     monkeypatch.setitem(sys.modules, "tensorboardX", module)
     assert main(["export", run, "--to", "tensorboard", "--out", "tb"]) == 0
     assert capsys.readouterr().out == "tb/holdout/one: tensorboard --logdir tb\n"
-    module.SummaryWriter.assert_called_once_with(logdir="tb/holdout/one", write_to_disk=True)
+    module.SummaryWriter.assert_called_once()
+    draft = Path(module.SummaryWriter.call_args.kwargs["logdir"])
+    assert (draft.parts[:2], draft.name) == (("tb", "holdout"), "one")
+    assert (draft.exists(), Path("tb/holdout/one").is_dir()) == (False, True)
     opened = module.SummaryWriter.return_value
     opened.__exit__.assert_called_once()
     writer, scalars, times = opened.__enter__.return_value, {}, []
@@ -144,7 +164,10 @@ def test_mlflow_gets_metrics_parameters_and_artifacts(run, monkeypatch, error_of
     client.search_runs.return_value = ["the run"]
     assert "is in results/mlflow already" in error_of("export", run, "--to", "mlflow")
     wanted = client.search_runs.call_args.kwargs["filter_string"]
-    assert wanted == f"tags.attnkernel = '{tags['attnkernel']}'"
+    names = [name for name, *_ in client.method_calls]
+    assert names.index("log_artifact") < names.index("set_tag") < names.index("set_terminated")
+    _, name, digest = client.set_tag.call_args.args  # of an export that is complete
+    assert wanted == f"tags.{name} = '{digest}'"
 
 
 @pytest.mark.filterwarnings("default")

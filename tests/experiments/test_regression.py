@@ -9,7 +9,8 @@ import functools
 import io
 import os
 import re
-from datetime import date, datetime, timedelta
+import sys
+from datetime import date, timedelta
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +79,10 @@ def test_a_fit_from_the_shell_says_what_it_read_and_can_be_run_again(trees, fitt
     assert (data["rows"], data["dropped"]) == (34, 3)
     assert data["inputs"] == ["day (days since 2020-05-01)", "kind", "stem height"]
     assert "3 rows with missing cells left out; 34 remain." in printed
+    read, found, *_ = printed.splitlines()
+    assert read == "34 rows are read; the search for lengthscales begins"
+    assert found.startswith("lengthscales are found")
+    assert "Gaussian.on('day (days since 2020-05-01)', 'stem height') * Aitch" in summary["kernel"]
     assert "report  run/report.html" in printed
     monkeypatch.chdir(trees[0])
     study = load(run / "config.yaml", [])  # that of `run`
@@ -109,8 +114,7 @@ def test_lengthscale_at_its_bound_and_dates_are_said_everywhere(trees, fitted):
     assert sentence in page
     assert "at its upper bound" in printed  # in a table, whose cells are wrapped
     quartiles = [
-        f"{datetime(2020, 5, 1) + timedelta(days=day):%Y-%m-%d %H:%M}".removesuffix(" 00:00")
-        for day in np.quantile(days, [0.25, 0.5, 0.75])
+        f"{START + timedelta(days=round(day))}" for day in np.quantile(days, [0.25, 0.5, 0.75])
     ]
     dates = [row["date"] for row in summary["values"] if row["column"].startswith("day")]
     assert dates == quartiles
@@ -132,7 +136,7 @@ def test_a_fit_from_the_shell_equals_that_of_arrays(trees, fitted, x64):
     assert summary["degrees_of_freedom"] == pytest.approx(report.trace, rel=1e-6)
     found = [row["value"] for row in summary["parameters"]]
     np.testing.assert_allclose(found, list(report.parameters.values()), rtol=1e-5)
-    days = np.quantile(x[:, 0], [0.25, 0.5, 0.75])
+    days = np.round(np.quantile(x[:, 0], [0.25, 0.5, 0.75]))
     held = [np.bincount(x[:, 1].astype(int)).argmax(), np.median(x[:, 2])]
     at = np.array([[day, *held] for day in days])
     band = ak.bands(fit, at)
@@ -168,6 +172,12 @@ def test_wrong_fits_are_one_sentence(trees, error_of, words, overrides, sentence
     assert re.search(sentence, line)
 
 
+def test_places_with_few_labels_are_said_in_numbers_with_what_has_more(fitted):
+    (note,) = [note for note in fitted[1]["notes"] if "few labels" in note]
+    assert re.search(r"less than 3, .*along day at \d+ of 201 points \(least \d\.\d+\)", note)
+    assert note.endswith("compare objective=aicc or model.order=0 or fewer columns or more rows.")
+
+
 def test_constant_columns_and_words_among_numbers_are_refused_with_what_to_write(home, error_of):
     (home / "constant.csv").write_text("x,c,y\n1,5,2\n2,5,3\n3,5,5\n4,5,4\n")
     error = error_of("fit", "constant.csv", "y ~ .")
@@ -195,17 +205,17 @@ def test_each_column_has_the_kernel_of_its_kind(x64):
         ordered=(False, False, True, False),
     )
     kernel = ColumnModel(order=2).make(data).kernel
-    assert ak.inference._report.kernel_expression(kernel) == (
-        "Gaussian.on(0, 3) * AitchisonAitken.on(1) * LiRacineOrdered.on(2)"
+    names = ("hour", "kind", "size", "age")
+    shown = functools.partial(ak.inference._report.kernel_expression, names=names)
+    assert shown(kernel) == (
+        "Gaussian.on('hour', 'age') * AitchisonAitken.on('kind') * LiRacineOrdered.on('size')"
     )
-    named = dataclasses.replace(data, x_names=("hour", "kind", "size", "age"))
+    named = dataclasses.replace(data, x_names=names)
     round_a_day = ColumnModel(periods={"hour": 24.0}).make(named).kernel
-    assert ak.inference._report.kernel_expression(round_a_day).startswith("Periodic.on(0) * Gaus")
+    assert shown(round_a_day).startswith("Periodic.on('hour') * Gaus")
     assert round_a_day.first.first.first.kernel.period == 24
     rough = ColumnModel(kernel="laplace").make(data).kernel
-    assert ak.inference._report.kernel_expression(rough) == (
-        "Laplace.on(0) * Laplace.on(3) * AitchisonAitken.on(1) * LiRacineOrdered.on(2)"
-    )
+    assert shown(rough).startswith("Laplace.on('hour') * Laplace.on('age') * AitchisonAitken.on(")
 
 
 @pytest.mark.slow
@@ -249,7 +259,7 @@ def test_one_column_is_drawn_with_its_band_and_equals_its_own_study(run_study):
     assert found["criterion"] == pytest.approx(kept["criterion"], rel=1e-9)
     assert found["parameters"][0]["value"] == pytest.approx(kept["lengthscale"], rel=1e-6)
     band = "90 % pointwise band, bias-corrected"
-    assert {*arrays} == {"1: observations", "1: fit", f"1: {band}"}
+    assert {*arrays} == {"1: observations", "1: fit", "1: centre of the band", f"1: {band}"}
     labels = run.figures["fit"].legends[0].get_texts()
     assert band in [text.get_text() for text in labels]
 
@@ -257,22 +267,29 @@ def test_one_column_is_drawn_with_its_band_and_equals_its_own_study(run_study):
 @pytest.mark.parametrize("centre", [0.0, 1e9])
 def test_values_have_the_digits_of_their_errors(centre):
     row = {"column": "x", "at": 1.0, "fit": centre + 0.51849, "standard_error": 0.17533}
-    row |= {"lower": centre + 0.08988, "upper": centre + 0.77715, "reliable": True}
-    _, [[_, _, *numbers, _]] = table_of_values([row], 0.95)
-    shown = [float(numbers[i]) - centre for i in (0, 2, 3)]
-    np.testing.assert_allclose(shown, [0.51849, 0.08988, 0.77715], atol=5e-4)
-    assert numbers[1] == "0.17533"
+    row |= {"lower": centre + 0.08988, "corrected": centre + 0.43352, "upper": centre + 0.77715}
+    names, [[_, _, *numbers, error, near]] = table_of_values(
+        [row | {"labels": 2.345, "reliable": False}], 0.95
+    )
+    assert names[2:6] == ["fit", "corrected", "lower 95 %", "upper 95 %"]
+    shown = [float(number) - centre for number in numbers]
+    np.testing.assert_allclose(shown, [0.51849, 0.43352, 0.08988, 0.77715], atol=5e-4)
+    assert (error, near) == ("0.17533", "2.35, too few")
 
 
 def test_no_number_of_a_table_is_cut(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
-    output = OutputLog(tmp_path / "output.log", quiet=False)
-    table = Table(*"abcdef", box=None)
-    table.add_row(*["-9.0078e+08"] * 6)
-    output.print(table)
-    output.close()
-    for text in (capsys.readouterr().out, (tmp_path / "output.log").read_text()):
-        assert text.split() == [*"abcdef", *["-9.0078e+08"] * 6]
+    table = Table(*"abcdef", "at its bound", box=None)
+    table.add_row(*["-9.0078e+08"] * 6, "the fit is linear in this column, and so on and on")
+    for is_terminal in (True, False):
+        monkeypatch.setattr(type(sys.stdout), "isatty", lambda _, found=is_terminal: found)
+        output = OutputLog(tmp_path / f"{is_terminal}.log", quiet=False)
+        output.print(table)
+        output.close()
+        printed = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+        assert printed.split().count("-9.0078e+08") == 6
+        for text in (printed, (tmp_path / f"{is_terminal}.log").read_text())[is_terminal:]:
+            assert len(text.splitlines()) == 2  # in a pipe no line is wrapped
 
 
 # --- errors that are correlated in time ---

@@ -26,6 +26,8 @@ QUESTIONS = {
     "Can the choice of a lengthscale be trusted?": ("reveal", "Do not take it for the truth"),
     "Does the band hold 95 of 100 points?": ("bands", "not of the runs"),
     "How are inputs with different units compared?": ("inputs", "different units"),
+    "May several runs be held out at once?": ("hidden", "other parts are hidden"),
+    "Are these heads of words trained?": ("words", "written by hand"),
     "When do I need a transformer, and when not?": ("layers", "When is the plain estimator"),
 }
 
@@ -125,7 +127,7 @@ def test_each_step_asks_shows_answers_and_moves_by_keyboard(open_story, size):
                 seen.append(page.evaluate(PICTURE, picture))
             assert all(len(set(part)) == 3 for part in zip(*seen, strict=True)), picture
         figures += step["figures"]
-    assert len(figures) == 26
+    assert len(figures) == 29
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
     x, y, query, ell = page.evaluate("[state.rows.x, state.rows.y, state.query, state.lengthscale]")
     weights = np.exp(-0.5 * ((np.array(x) - query) / ell) ** 2)

@@ -52,6 +52,13 @@ def test_parameters_on_bounds_are_named_by_the_columns_of_their_kernel(order, ad
     assert fit.on_bounds() == named
 
 
+def test_a_fit_on_its_lower_bound_is_told_what_is_smoother():
+    x = np.linspace(0, 1, 41)
+    low, high = (ak.KernelRegression(ak.Gaussian(at)) for at in (0.2, 9.0))
+    with pytest.warns(ak.FitWarning, match=r"lower bound: kernel\.lengthscale\..*ak\.AICc\(\)"):
+        ak.fit(ak.KernelRegression(ak.Gaussian(0.5)), x, np.sin(6 * x), bounds=(low, high))
+
+
 @pytest.mark.parametrize("kind", ["two values", "categories"])
 def test_a_constant_criterion_is_reported(kind):
     """A line through two means is the same at each lengthscale; so is the mean of all others."""

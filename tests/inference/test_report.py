@@ -24,11 +24,15 @@ def test_figures_of_a_report_equal_their_formulas(x64):
     centred = hat @ y - np.average(y, weights=weights)  # as np, about the mean of y
     about = np.average(centred**2, weights=weights)
     counts = 1 / np.sum(hat**2, axis=1)
+    residual_df = np.sum(weights[:, None] * (np.eye(61) - hat) ** 2 / weights)
+    left_out = (y - hat @ y) / (1 - np.diag(hat))
     expected = {
         "r_squared": covariance[0, 1] ** 2 / covariance[0, 0] / about,
-        "residual_sd": np.sqrt(np.average((y - hat @ y) ** 2, weights=weights)),
+        "left_out_r_squared": 1
+        - weights @ left_out**2 / (61 * np.mean(weights)) / covariance[0, 0],
+        "residual_sd": np.sqrt(weights @ (y - hat @ y) ** 2 / weights.mean() / residual_df),
         "trace": np.trace(hat),
-        "residual_df": np.sum(weights[:, None] * (np.eye(61) - hat) ** 2 / weights),
+        "residual_df": residual_df,
         "least_count": counts.min(),
         "median_count": np.median(counts),
     }
@@ -38,6 +42,7 @@ def test_figures_of_a_report_equal_their_formulas(x64):
     lines = str(report).splitlines()
     assert lines[0].split(maxsplit=1) == ["fit", "local linear, Gaussian, 61 rows"]
     assert "lengthscale of age (years)" in lines[1]
+    assert any(re.match("R² +0.*, squared correlation of label and fit$", line) for line in lines)
     assert not report.warnings
     assert report.isolated_rows == report.deficient == 0
     assert (report.bounds, report.minima) == ((), ())
@@ -107,7 +112,9 @@ class Waves(ak.kernels.Kernel):
 def test_parameters_of_products_and_of_kernels_of_users_are_natural(x64):
     """Named by the columns that they belong to; a name comes once."""
     mixed = ak.Gaussian(0.3).on(0) * ak.kernels.AitchisonAitken(0.1, 3).on(1)
-    assert kernel_expression(mixed) == "Gaussian.on(0) * AitchisonAitken.on(1)"
+    shown = "Gaussian.on('age') * AitchisonAitken.on('kind')"
+    assert kernel_expression(mixed, ["age", "kind"]) == shown
+    assert kernel_expression(mixed.on(2, 0), ["kind", "x", "age"]) == f"({shown}).on('age', 'kind')"
     found = natural_parameters(mixed, ["age", "kind"])
     assert list(found) == ["lengthscale of age", "bandwidth of kind"]
     np.testing.assert_allclose(list(found.values()), [0.3, 0.1], rtol=1e-12)
@@ -126,7 +133,7 @@ def test_parameters_of_products_and_of_kernels_of_users_are_natural(x64):
     assert list(found) == ["width of a, b", "shift of a", "shift of b"]
     np.testing.assert_allclose(list(found.values()), [0.2, 1.0, 2.0], rtol=1e-12)
     near = ak.NearestNeighbours(ak.kernels.Tricube(1.0), fraction=0.5)
-    assert kernel_expression(near) == "NearestNeighbours(Tricube)"
+    assert kernel_expression(near, ["x"]) == "NearestNeighbours(Tricube)"
 
 
 def test_report_warns_of_a_fit_that_passes_through_all_labels(x64):

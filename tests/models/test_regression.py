@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
+from known_fits import known_fit
 from laws import KERNELS
 from marks import slow
 from refusals import assert_refused
@@ -59,6 +60,19 @@ def test_invalid_heads_and_policies_are_refused():
         (lambda: ak.MultiheadKernelRegression(ak.Gaussian(1.0)), r"kernel.*PerHead.*Gaussian"),
         (lambda: ak.MultiheadKernelRegression(three, np.ones(2)), r"coefficients.*\(3,\).*\(2,\)"),
         (lambda: known_policy("zero"), r"on_empty.*nearest.*'zero'"),
+    )
+
+
+def test_inputs_of_another_width_are_refused_with_the_shapes_that_were_given():
+    """Not those of padded rows."""
+    x, y, wide = np.linspace(0, 1, 50)[:, None], np.zeros(50), np.zeros((3, 2))
+    fit = known_fit(ak.KernelRegression(ak.Gaussian(0.3)), x, y)
+    message = r"^x_new \(3, 2\) and x \(50, 1\) do not fit the kernel\. .* got 2 and 1"
+    assert_refused(
+        (lambda: fit.model(wide, x, y), message),
+        (lambda: fit(wide), message),
+        (lambda: ak.bands(fit, wide), message),
+        (lambda: ak.models.RobustRegression(fit.model)(wide, x, y), message),
     )
 
 

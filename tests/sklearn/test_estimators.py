@@ -3,6 +3,7 @@ searches, pipelines, frames, copies."""
 
 import copy
 import pickle
+import re
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import attnkernel as ak
+from attnkernel.local import ExtrapolationWarning
 from attnkernel.sklearn import KernelClassifier, KernelRegressor
 from attnkernel.sklearn._base import merge_duplicates
 
@@ -256,6 +258,30 @@ def test_pipeline_searches_in_scaled_units():
     lengthscale = scaled[-1].lengthscale_ * scaled[0].scale_
     plain = KernelRegressor(lengthscale=lengthscale).fit(far, Y)
     np.testing.assert_allclose(scaled.predict(far), plain.predict(far), rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("default::attnkernel.FitWarning")
+def test_warnings_of_a_fit_name_columns_and_arguments_of_the_estimator():
+    frame = pandas.DataFrame(np.c_[X[:, 0] * 0 + 1, X], columns=["one", "slope", "curve"])
+    with pytest.warns(ak.FitWarning, match="bound") as caught:
+        KernelRegressor(order=0, per_dimension=True, starts=1).fit(frame, np.sin(3 * X[:, 1]))
+    (text,) = [str(each.message) for each in caught]
+    assert "On its upper bound: lengthscale of slope." in text
+    assert text.endswith("Or give lengthscale=.")
+    assert not re.search(r"bounds=|kernel\.|\[\d", text)
+
+
+def test_a_column_for_each_category_is_no_reason_to_warn_at_each_prediction():
+    """Each of them is constant in reach, so that the line along it is not determined."""
+    kind = np.arange(60) % 3
+    x = np.c_[np.eye(3)[kind], np.linspace(0, 5, 60)]
+    y = 10.0 * kind + np.sin(x[:, 3])
+    lengthscale = [0.1, 0.1, 0.1, 0.5]
+    model = KernelRegressor(order=1, lengthscale=lengthscale).fit(x, y)
+    np.testing.assert_allclose(model.predict(x), y, atol=0.2)  # a warning is an error
+    curve = KernelRegressor(order=1, lengthscale=0.3).fit(x[:, 3:], y)
+    with pytest.warns(ExtrapolationWarning, match="Predict nearer the data"):
+        curve.predict([[9.0]])
 
 
 def test_names_of_the_columns_of_a_data_frame_are_kept():

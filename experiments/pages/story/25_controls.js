@@ -11,6 +11,8 @@ const CONTROLS = {
   lengthscale: { label: "lengthscale ℓ", log: true, low: tried[0], high: tried.at(-1) },
   point: { label: "point", low: 1, high: rowCount, step: 1 },
   itself: { label: "does the point vote for itself?", kind: "select", options: YES_NO },
+  hidden: { label: "runs hidden at a time", kind: "select",
+    options: content.shares.map(share => [share, String(Math.max(1, Math.round(share * rowCount)))]) },
   edge: { label: "dotted line", low: ends[0], high: ends[1] },
   smooth: { label: "lengthscale ℓ of the line", log: true, low: tried[0], high: tried.at(-1) },
   level: { label: "level of the band", kind: "select", options: Object.keys(content.quantiles).map(l => [l, `${l} %`]) },
@@ -24,6 +26,8 @@ const CONTROLS = {
   seen: { label: "runs made so far", low: 1, high: rowCount - 1, step: 1 },
   epoch: { label: "steps of training", low: 0, high: epochs - 1, step: 1, show: t => String(content.attention.steps[t]) },
   layers: { label: "layers", low: 1, high: content.most_layers, step: 1 },
+  word: { label: "word that asks", low: 1, high: content.words.tokens.length, step: 1, show: t => content.words.tokens[t - 1] },
+  looks: { label: "head", kind: "select", options: Object.keys(content.words.looks).map(name => [name, name]) },
   broad: { label: "lengthscale of each layer", log: true, low: tried[0], high: tried.at(-1) },
 };
 

@@ -54,6 +54,69 @@ STEPS.push({
   },
 });
 
+/** How many runs a share of them is, at least one. */
+const hiddenCount = (share, count) => Math.max(1, Math.round(share * count));
+
+/** For each draw the places of the rows in a random order: the library's, or one for pasted rows. */
+const drawnRanks = remembered(rows => {
+  if (rows.x.length === published.x.length) return content.ranks;
+  let seed = 1;
+  const random = () => (seed = seed * 16807 % 2147483647) / 2147483647;
+  return content.ranks.map(() => {
+    const order = rows.x.map((_, i) => [random(), i]).sort(([a], [b]) => a - b), ranks = [];
+    order.forEach(([, i], rank) => { ranks[i] = rank; });
+    return ranks;
+  });
+});
+
+/** Mean squared error of hidden rows, predicted from those that are not: in each draw all rows are cut
+ *  into blocks, and one block after the other is hidden. */
+const hiddenError = remembered((rows, lengthscale, share) => {
+  const { x, y } = rows, hide = hiddenCount(share, x.length), blocks = Math.floor(x.length / hide);
+  const logs = x.map(at => x.map(other => -(((other - at) / lengthscale) ** 2) / 2));
+  const errors = drawnRanks(rows).map(ranks => {
+    const block = ranks.map(rank => Math.floor(rank / hide));
+    const squares = x.flatMap((_, i) => block[i] >= blocks ? [] : [(y[i] - mean(
+      normalise(logs[i].map((log, j) => block[j] === block[i] ? -Infinity : log)).weights, y)) ** 2]);
+    return total(squares) / squares.length;
+  });
+  return total(errors) / errors.length;
+});
+
+const hiddenCurve = remembered((rows, share) => tried.map(lengthscale => hiddenError(rows, lengthscale, share)));
+const bestHidden = remembered((rows, share) => lowest(lengthscale => hiddenError(rows, lengthscale, share), hiddenCurve(rows, share)));
+
+STEPS.push({
+  name: "hidden", controls: ["hidden", "lengthscale"],
+  figures: [{ ...SCENE, title: "Many runs hidden, and the curve through the others" }, CRITERION],
+  numbers: ({ rows, lengthscale, hidden }) => ({ error: hiddenError(rows, lengthscale, hidden), one: errorAt(0, lengthscale, rows),
+    best: bestHidden(rows, hidden) }),
+  sentence: ({ error, best }, { rows, lengthscale, hidden }) => `With ${hiddenCount(hidden, rows.x.length)} of ${rows.x.length
+    } runs hidden at a time the error is lowest, ${shown(hiddenError(rows, best, hidden), 3)}, at ℓ = ${shown(best, 3)}; with one hidden, at ${
+    shown(bestLengthscale(rows, 0), 3)}. At your ℓ, ${said.lengthscale(lengthscale)}, it is ${shown(error, 3)}.`,
+  draw(state, { error, one, best }) {
+    const { rows, lengthscale, hidden, query } = state, hide = hiddenCount(hidden, rows.x.length), ranks = drawnRanks(rows)[0];
+    const part = isHidden => { const which = range(rows.x.length).filter(i => ranks[i] < hide === isHidden);
+      return { x: which.map(i => rows.x[i]), y: which.map(i => rows.y[i]) }; };
+    const [gone, rest] = [part(true), part(false)], estimate = estimateAt(0, lengthscale, query, rest);
+    return {
+      scene: scene(state, {
+        estimate, curves: [{ y: curveOf(at => estimateAt(0, lengthscale, at, rest)), of: "orange", name: "from the others" }],
+        after: [{ type: "dots", ...gone, of: "purple", size: 5 }], legend: [["hidden in the first draw", "purple", true]],
+        describe: `${hide} runs are hidden; the curve of the others is ${shown(estimate)} at the dotted line.`,
+      }),
+      criterion: criterion(state, [
+        { y: errorCurve(rows, 0, false), of: "green dashed", name: "one hidden" },
+        { y: hiddenCurve(rows, hidden), of: "blue", name: `${hide} hidden` },
+      ], {
+        error, marks: [{ type: "upright", x: best, of: "blue dotted" }, { type: "dots", x: [lengthscale, lengthscale], y: [one, error], of: "ink", size: 5 }],
+        legend: [["at this ℓ", "ink", true]],
+        describe: `With ${hide} hidden the error is lowest at ${shown(best, 3)}; at ${said.lengthscale(lengthscale)} it is ${shown(error)}.`,
+      }),
+    };
+  },
+});
+
 STEPS.push({
   name: "choose", controls: ["lengthscale"], figures: [{ ...SCENE, title: "Which curve is right?" }],
   numbers: ({ rows, lengthscale, query }) => ({ estimate: estimateAt(0, lengthscale, query, rows) }),

@@ -84,8 +84,8 @@ STEPS.push({
       }),
       matrix: {
         x: { domain: [0.5, size + 0.5], label: "run that votes", ...axis }, y: { domain: [size + 0.5, 0.5], label: "run that is predicted", ...axis },
-        marks: [{ type: "veil", size, of: "quiet" }, { type: "cells", rows: cells, most, of: "blue" }, { type: "level", y: seen - first + 1, of: "orange dotted" }],
-        legend: [["weight", "blue", true], ["hidden by the mask", "quiet", true], ["the next run", "orange dotted"]],
+        marks: [{ type: "veil", size, of: "quiet" }, { type: "cells", rows: cells, most, least: 0.12, of: "blue" }, { type: "level", y: seen - first + 1, of: "orange dotted" }],
+        legend: [["weight, palest where it is 0", "blue", true], ["hidden by the mask", "quiet", true], ["the next run; rows below are not drawn yet", "orange dotted"]],
         describe: `A triangle: each of runs ${first + 1} to ${first + size} is predicted from earlier runs only.`,
       },
     };

@@ -97,3 +97,39 @@ STEPS.push({
     }) };
   },
 });
+
+/** Weights of a head over the words up to one: pairs of roles that it looks for score more, words far back less. */
+function wordWeights(head, word) {
+  const { roles, looks, contrast, decay } = content.words;
+  const score = j => {
+    if (j > word) return -Infinity;
+    if (looks[head] === null) return j === word ? -contrast : j === word - 1 ? 0 : -Infinity;  // the word before
+    const isLookedFor = looks[head].some(([query, key]) => query === roles[word] && key === roles[j]);
+    return (isLookedFor ? contrast : 0) - decay * (word - j);
+  };
+  return normalise(roles.map((_, j) => score(j))).weights;
+}
+
+STEPS.push({
+  name: "words", controls: ["looks", "word"], note: "This step is of words: it keeps its own sentence.",
+  figures: [{ ...SCENE, id: "words", title: "Where a word looks: the weights of the words up to it", points: undefined, onMove: undefined,
+    at: state => [state.word], counted: "word", keys: "Left and right arrow keys choose the word.",
+    hint: "Click a word, or use the arrow keys.",
+    onQuery: at => set({ word: Math.min(content.words.tokens.length, Math.max(1, Math.round(at))) }) }],
+  numbers: ({ looks, word }) => ({ weights: wordWeights(looks, word - 1) }),
+  sentence({ weights }, { word }) {
+    const { tokens } = content.words, most = weights.indexOf(Math.max(...weights));
+    return `“${tokens[word - 1]}”, word ${word}, looks most at “${tokens[most]}”, word ${most + 1}: with ${percent(weights[most])} of its weight.`;
+  },
+  draw({ word, looks }, { weights }) {
+    const { tokens } = content.words, places = tokens.map((_, i) => i + 1), [before, after] = [places.slice(0, word), places.slice(word)];
+    return { words: {
+      x: { domain: [0.4, tokens.length + 0.6], label: "", ticks: places, names: Object.fromEntries(tokens.map((token, i) => [i + 1, token])) },
+      y: { domain: [0, 1], label: "weight" },
+      marks: [{ type: "bars", x: before, y: weights.slice(0, word), width: 0.7, of: "blue" },
+        { type: "dots", x: after, y: after.map(() => 0.02), of: "quiet", size: 2 }, { type: "upright", x: word, of: "ink dotted" }],
+      legend: [["weight", "blue", true], ["the word that asks", "ink dotted"], ["hidden by the mask", "quiet", true]],
+      describe: `The head ${looks}: weights of ${word} words, for word ${word}, ${tokens[word - 1]}.`,
+    } };
+  },
+});
