@@ -132,8 +132,8 @@ def compare_determined_rows(model: Any, data: Sample, loss_at: Callable[[Sample]
     x, y, objective = data.padded(model)
     order = getattr(getattr(model, "model", model), "order", 0)
     has_support = isinstance(model, Smoother) and type(model).evaluate is not Smoother.evaluate
-    can_compare = isinstance(objective, FoldValidation) and order and has_support
-    if not (can_compare and is_on_one_device(model, x, y, objective)):
+    can_compare = order and has_support and is_on_one_device(model, x, y, objective)
+    if not (isinstance(objective, FoldValidation) and can_compare):
         return data
     points = np.delete(np.asarray(data.x, float), list(model.category_counts(x.shape[1])), axis=1)
     units = (points - points.mean(axis=0)) / np.maximum(np.ptp(points, axis=0), 1e-300)
