@@ -317,7 +317,17 @@ def precision_loss(given: np.ndarray, converted: np.ndarray) -> str | None:
 
 def as_numpy_or_none(value: Any) -> np.ndarray | None:
     """Returns the value as a NumPy array; None where it cannot be one, such as rows of
-    different lengths, or has masked entries."""
+    different lengths, or has masked entries.
+
+    **Raises:** `ValueError` for a `Series` or `DataFrame` whose index is not 0, 1, ..., in order:
+    what it belongs to could be meant by position or by index.
+    """
+    is_frame = hasattr(value, "index") and hasattr(value, "iloc")
+    if is_frame and value.index.tolist() != list(range(len(value))):
+        raise ValueError(
+            f"A {type(value).__name__} is read in the order of its rows here, and its index is not "
+            f"0, 1, ...: give its to_numpy() if their order is right."
+        )
     try:
         return None if np.ma.is_masked(value) else np.asarray(value)
     except ValueError:

@@ -20,11 +20,11 @@ from .._core.validation import require_choice, require_instance, require_key
 from ..data import frame_by_formula
 from ..kernels import number_columns, of_columns
 from ..models import DensityModel, KernelRegression
-from ..objectives import BY_NAME, Objective, Sample, at_distinct_inputs
+from ..objectives import BY_NAME, Objective, Sample, at_distinct_inputs, compare_determined_rows
 from ._checkpoints import Checkpoints
 from ._chunks import History
 from ._fit_warnings import CostWarning, cost_warnings
-from ._minimise import minimise
+from ._minimise import loss_at, minimise
 from ._options import Callback, Options
 from ._problem import Problem, require_fittable
 from ._result import Fit
@@ -157,6 +157,12 @@ def fit(
         for sentence in cost_warnings(model, merged):
             warnings.warn(sentence, CostWarning, stacklevel=2)
         outcome = minimise(model, merged, options)
+        best, silent = outcome.model, options._replace(callback=None)
+        loss = lambda data: loss_at(best, at_distinct_inputs(best, data), silent)  # noqa: E731
+        compared = compare_determined_rows(best, data, loss)
+        if compared is not data:
+            data = compared
+            outcome = minimise(model, at_distinct_inputs(model, data), silent)
     else:
         outcome = train(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows

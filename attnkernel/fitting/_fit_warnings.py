@@ -161,6 +161,20 @@ def _bound_advice(starts: Starts, x_names: Names | None) -> str:
     return f"{''.join(parts)}{advice} Or widen bounds= of ak.fit."
 
 
+def comparison_warnings(objective: Any) -> list[str]:
+    """Returns one sentence if cross-validation does not compare all rows (`FoldValidation`)."""
+    if (compared := getattr(objective, "compared", None)) is None:
+        return []
+    here, n = np.asarray(compared), np.size(compared)
+    left = "They are left out of the comparison, at all lengthscales."
+    return [
+        f"{np.sum(~here)} of {n} rows have too few neighbours for a polynomial of this order when "
+        f"they are left out, and are predicted by one of lower order. "
+        f"{left if here.any() else 'They are compared all the same.'} order=0 compares all rows, "
+        f"as does objective=ak.AICc() of a linear smoother."
+    ]
+
+
 def category_warnings(
     model: Any, x_names: Names | None, categories: Categories | None
 ) -> list[str]:

@@ -72,6 +72,13 @@ def prepare_searches(
     return Searches(problem, options, tolerance, z, axes)
 
 
+def loss_at(model: Any, data: Sample, options: Options) -> float:
+    """Returns the objective at a model (at least 1 % of the half-width inside its bounds), by the
+    program of its search."""
+    searches = prepare_searches(model, data, options)
+    return float(searches.losses_and_gradients(flat_rows(searches.z)[:1])[0][0])
+
+
 @eqx.filter_jit
 def _outcome_of_fits(
     begin: PyTree,

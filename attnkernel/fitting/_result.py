@@ -22,6 +22,7 @@ from ._chunks import History
 from ._fit_warnings import (
     FitWarning,
     category_warnings,
+    comparison_warnings,
     find_best_start,
     parameters_on_bounds,
     result_warnings,
@@ -196,7 +197,7 @@ class Fit(eqx.Module):
 
     def warnings(self) -> list[str]:
         """Returns why the best end may be no optimum: see `fitting.Result`."""
-        return result_warnings(self.starts, self.x_names)
+        return result_warnings(self.starts, self.x_names) + comparison_warnings(self.objective)
 
     def on_bounds(self) -> list[str]:
         """Returns the names of the parameters of the best start that are on a bound.

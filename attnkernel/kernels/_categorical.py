@@ -184,7 +184,11 @@ class LiRacine(Categorical):
 
     $$ K_c = 1\ (q_c = k_c), \quad \lambda\ (q_c \ne k_c), \qquad 0 \le \lambda \le 1 $$
 
-    At λ = 1 all categories count alike. Arguments as in `Categorical`.
+    At λ = 1 all categories count alike.
+
+    **Arguments:** `bandwidth`: λ, see `Categorical`; `categories`: m ≥ 2, how many there are: one
+    number, or one per column. Densities need them: the sum of $K_c$ over all is 1 + (m − 1) λ.
+    Default: not known.
 
     **Source:** Li and Racine, *Nonparametric econometrics* (2007), 4.3.
 
@@ -196,10 +200,40 @@ class LiRacine(Categorical):
     ```
     """
 
-    __init__ = Categorical.__init__
+    categories: int | tuple[int, ...] | None = eqx.field(static=True, default=None)
+
+    def __init__(
+        self, bandwidth: Number, categories: int | Sequence[int] | np.ndarray | None = None
+    ):
+        self.categories = None
+        if categories is not None:
+            counts = as_integer_tuple("categories", categories, 2)
+            self.categories = counts if np.ndim(categories) else counts[0]
+        super().__init__(bandwidth)
+
+    @property
+    def limit(self) -> np.ndarray:
+        return np.ones(np.shape(self.categories or 0))
 
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
         return jnp.where(steps == 0, 0.0, share)
+
+    def category_counts(self, dim: int) -> dict[int, int | None]:
+        """All columns."""
+        if self.categories is None:
+            return super().category_counts(dim)
+        return dict(enumerate(np.broadcast_to(self.categories, (dim,)).tolist()))
+
+    def log_normaliser(self, dim: int) -> Float[Array, ""]:
+        r"""$\sum_c \log(1 + (m_c - 1) \lambda_c)$, if the numbers of categories are given."""
+        if self.categories is None:
+            raise ValueError(
+                "LiRacine can be a density if the number of categories is given: "
+                "ak.kernels.LiRacine(0.1, categories=3)."
+            )
+        self._require_parameter_shape(dim)
+        others = np.broadcast_to(self.categories, (dim,)) - 1.0
+        return jnp.sum(jnp.log1p(jnp.asarray(others, float) * jnp.asarray(self.bandwidth)))
 
 
 class WangVanRyzin(Categorical):

@@ -86,7 +86,10 @@ def map_windows(
     """
     m, n, basis = q.shape[0], k.shape[0], Basis.of(polynomial, k)
     numbers = width * max(1, n) * len(basis.products)
-    chunks = m if is_symbolic(m, n) else -(-m // max(1, MAX_CHUNK_NUMBERS // numbers))
+    # in the cache of a core: leave-one-out of 150, 800 and 3000 rows, order 1, float64, takes 0.57,
+    # 0.49 and 0.61 of the time of 2^20 numbers for likelihoods, 0.65 to 0.73 for quantiles
+    most = 2**14 if jax.default_backend() == "cpu" else MAX_CHUNK_NUMBERS
+    chunks = m if is_symbolic(m, n) else -(-m // max(1, most // numbers))
     size = 1 if is_symbolic(m, n) else -(-m // chunks)
     columns = list(basis.columns)
 

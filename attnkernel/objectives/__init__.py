@@ -16,7 +16,13 @@ from ._objective import (
     log_score as log_score,
 )
 from ._repeated_rows import at_distinct_inputs, merge_equal_rows
-from ._validation import KFold as KFold, LeaveOneOut as LeaveOneOut, OtherFolds, spread_indices
+from ._validation import (
+    KFold as KFold,
+    LeaveOneOut as LeaveOneOut,
+    OtherFolds,
+    compare_determined_rows,
+    spread_indices,
+)
 
 # by which configs and scikit-learn know them
 BY_NAME: dict[str, type[Objective]] = {"leave_one_out": LeaveOneOut, "gcv": GCV, "aicc": AICc}

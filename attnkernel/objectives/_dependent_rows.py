@@ -45,14 +45,14 @@ class GroupKFold(FoldValidation):
     hierarchical, or phylogenetic structure* (2017).
     """
 
-    row_fields: ClassVar[tuple[str, ...]] = ("weights", "groups")
+    row_fields: ClassVar[tuple[str, ...]] = (*FoldValidation.row_fields, "groups")
     groups: Int[Array, " n"]
     count: int = eqx.field(static=True)
     folds: int | None = eqx.field(static=True)
 
     def __init__(self, groups: ArrayLike | Any, folds: int | None = 5, *, score: Any = None):
         codes, self.count = as_group_codes("groups", groups)
-        self.weights, self.score = None, score
+        self.weights, self.score, self.compared = None, score, None
         self.groups = jax.device_put(codes)
         self.folds = None if folds is None else as_integer("folds", folds, 2)
         least = 2 if self.folds is None else self.folds
@@ -112,7 +112,7 @@ class BlockedKFold(FoldValidation):
     (2000).
     """
 
-    row_fields: ClassVar[tuple[str, ...]] = ("weights", "times")
+    row_fields: ClassVar[tuple[str, ...]] = (*FoldValidation.row_fields, "times")
     times: Float[Array, " n"]
     folds: int | None = eqx.field(static=True)
     gap: float = eqx.field(static=True)
@@ -126,7 +126,7 @@ class BlockedKFold(FoldValidation):
         if of_rows.ndim != 1 or not len(of_rows):
             raise ValueError(f"times must have shape (n,); got {of_rows.shape}.")
         require_finite("times", of_rows[:, None])
-        self.weights, self.score = None, score
+        self.weights, self.score, self.compared = None, score, None
         self.times = of_rows
         self.folds = None if folds is None else as_integer("folds", folds, 2)
         if not is_real_number(gap) or gap < 0:

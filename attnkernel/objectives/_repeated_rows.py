@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import Scalar, is_on_one_device, put_like
 from .._core.rows import Inputs, Labels, Rows
@@ -44,7 +44,8 @@ class OfDistinctInputs(Objective):
     of: Objective  # `LeaveOneOut` or a `Penalised`; the weights are those of this object
     counts: Float[Array, " inputs"]
     squares: Float[Array, " inputs"]  # of the labels about their mean, summed
-    row_fields: ClassVar[tuple[str, ...]] = ("weights", "counts", "squares")
+    compared: Bool[Array, " inputs"] | None = None  # as of a `FoldValidation`
+    row_fields: ClassVar[tuple[str, ...]] = ("weights", "counts", "squares", "compared")
 
     @property
     def can_pad_rows(self) -> bool:
@@ -58,7 +59,8 @@ class OfDistinctInputs(Objective):
         if self.weights is not None:
             weights = weights * self.weights.astype(weights.dtype)
         rows = Rows.read(x, y, weights)
-        share = weights / jnp.where(weights > 0, self.counts, 1.0) / jnp.sum(weights)
+        scored = weights if self.compared is None else jnp.where(self.compared, weights, 0.0)
+        share = scored / jnp.where(weights > 0, self.counts, 1.0) / jnp.sum(scored)
         if isinstance(self.of, Penalised):
             found = model.estimate(None, rows)
             sums = self.counts * squared_error(found.value, rows.labels) + self.squares
@@ -108,4 +110,7 @@ def at_distinct_inputs(model: Any, data: Sample) -> Sample:
     sums = [part.astype(y.dtype) for part in (means.reshape(-1, *y.shape[1:]), counts, squares)]
     at, means, counts, squares = put_like(x, (np.asarray(x)[first], *sums))
     weights = weights if weights is None else put_like(x, np.asarray(weights)[first])
-    return Sample(at, means, OfDistinctInputs(objective, counts, squares, weights=weights))
+    compared = getattr(objective, "compared", None)
+    compared = compared if compared is None else put_like(x, np.asarray(compared)[first])
+    merged = OfDistinctInputs(objective, counts, squares, compared, weights=weights)
+    return Sample(at, means, merged)

@@ -1,5 +1,6 @@
 """Data frames of pandas: names are kept, categories become codes, bad frames are refused."""
 
+import functools
 import operator
 import pickle
 import re
@@ -16,6 +17,7 @@ from matplotlib.figure import Figure
 from refusals import assert_raises
 
 import attnkernel as ak
+from attnkernel._core.arrays import as_numpy_or_none, as_real_array
 from attnkernel.kernels import number_columns
 
 mpl.use("Agg")
@@ -43,6 +45,15 @@ ADAM = optax.adam(0.01)
 @pytest.fixture(scope="module")
 def fit():
     return fitted(*table())
+
+
+def test_a_series_that_is_read_by_position_is_refused_unless_its_index_is():
+    dates = pandas.date_range("2026", periods=3)
+    for read in (as_numpy_or_none, functools.partial(as_real_array, "numbers")):
+        for index in ([2, 0, 1], ["a", "b", "c"], dates):
+            series = pandas.Series([1.0, 2.0, 3.0], index=index)
+            assert_raises("order of its rows here.*to_numpy", read, series)
+        np.testing.assert_array_equal(read(pandas.Series([1.0, 2.0])), [1.0, 2.0])
 
 
 def test_a_frame_is_fitted_as_its_numbers_and_codes(fit):

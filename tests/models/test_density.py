@@ -179,6 +179,26 @@ def test_the_likelihood_of_lengthscale_and_shape_has_slopes(x64):
         np.testing.assert_allclose(slopes[0], expected, rtol=1e-7)
 
 
+def test_densities_of_li_and_racine_sum_to_one_over_their_categories(x64):
+    x, weights = np.array([[0.0, 1.0], [2.0, 4.0], [2.0, 0.0]]), np.array([1.0, 2.0, 0.5])
+    at = np.stack(np.meshgrid(np.arange(3.0), np.arange(5.0)), axis=-1).reshape(-1, 2)
+    lambdas, counts = np.array([0.3, 0.6]), np.array([3, 5])
+
+    @jax.jit
+    def found(lambdas):
+        kernels = LiRacine(lambdas, (3, 5)), LiRacine(lambdas[0], 3).on(0)
+        both = kernels[0], kernels[1] * LiRacine(lambdas[1], 5).on(1)
+        return [ak.density(at, x, kernel=kernel, weights=weights) for kernel in both]
+
+    of_pairs = np.prod(np.where(at[:, None] == x, 1.0, lambdas), axis=2)
+    expected = of_pairs @ weights / weights.sum() / np.prod(1.0 + (counts - 1) * lambdas)
+    np.testing.assert_allclose(np.sum(expected), 1.0, rtol=1e-14)
+    for density in jax.device_get(found(lambdas)):
+        np.testing.assert_allclose(density, expected, rtol=1e-12)
+    one = at[:, :1], x[:, :1]
+    assert_raises("2 bandwidths.*1 columns", ak.density, *one, kernel=LiRacine(0.3, (3, 5)))
+
+
 def test_kernels_and_data_without_a_density_are_refused():
     q, x, _ = points(2)
     for kernel, pattern in [

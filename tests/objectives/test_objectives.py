@@ -85,6 +85,41 @@ def test_leave_one_out_is_the_mean_square_error_of_a_loop(x64):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+SPARSE = np.array([0.264, 0.818, 0.8981, 0.9056, 0.9644, 0.9863])
+LABELS = np.array([0.9273, -1.043, -0.4421, -0.6611, -0.4234, -0.1411])
+GRID = np.geomspace(0.03, 7.0, 200)
+
+
+def test_rows_that_the_others_do_not_determine_are_left_out_at_every_lengthscale(x64):
+    """At 0.0487, the minimum over all rows, the line left of all others is a constant."""
+    model = ak.KernelRegression(ak.Gaussian(0.1), order=1)
+    with pytest.warns(ak.FitWarning, match="1 of 6 rows have too few neighbours"):
+        fit = ak.fit(model, SPARSE, LABELS)
+    assert fit.objective.compared.tolist() == [False] + [True] * 5
+    predicted = [left_out(SPARSE, LABELS, length, order=1)[1:] for length in GRID]
+    assert np.min(np.mean((LABELS[1:] - predicted) ** 2, axis=1)) > 0.9999 * fit.loss
+    length = float(fit.model.kernel.lengthscale)
+    expected = np.mean((LABELS - left_out(SPARSE, LABELS, length, order=1))[1:] ** 2)
+    np.testing.assert_allclose(fit.loss, expected, rtol=1e-9)
+    again = jax.jit(lambda objective, *of: objective(*of))(fit.objective, fit.model, fit.x, fit.y)
+    np.testing.assert_allclose(again, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("far", [1e2, 1e8])
+def test_a_row_far_from_all_others_does_not_move_the_lengthscale(x64, far):
+    """Nor where inputs repeat, whose sums are over the distinct ones."""
+    rng = np.random.default_rng(4)
+    x = np.repeat(rng.uniform(size=30), 2)
+    y = np.sin(6 * x) + 0.3 * rng.normal(size=60)
+    model = ak.KernelRegression(ak.Gaussian(0.1), order=1)
+    alone = ak.fit(model, x, y)
+    for score in (None, lambda predicted, y: (predicted - y) ** 2):
+        objective = ak.LeaveOneOut(score=score)
+        with pytest.warns(ak.FitWarning, match="1 of 61 rows"):
+            fit = ak.fit(model, np.append(x, far), np.append(y, 0.5), objective=objective)
+        np.testing.assert_allclose(fit.loss, alone.loss, rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("lengthscales", "objective", "message"),
     [

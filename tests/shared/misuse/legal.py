@@ -96,6 +96,7 @@ LEGAL: set[tuple[str, str, str]] = set().union(
             "OnColumns": "columns",
             "quantiles": "levels",
             "kernels.AitchisonAitken": "categories",
+            "kernels.LiRacine": "categories",
         },
         "two",
     ),
