@@ -48,7 +48,7 @@ def main() -> None:
     if chosen:
         outputs |= execute({name: sources[name] for name in chosen})
     (ROOT / "README.md").write_text(readme(), encoding="utf-8")
-    for old in {*DOCS.glob("*.md"), *DOCS.glob("notebooks/*.md")}:
+    for old in [*DOCS.glob("*.md"), *DOCS.glob("api/*.md"), *DOCS.glob("notebooks/*.md")]:
         old.unlink()
     for name, source in sources.items():
         path = DOCS / f"{name}.md"
@@ -64,7 +64,7 @@ def execute(sources: dict[str, str]) -> dict[str, list[str]]:
     """Executes pages, as many at a time as there are processors; returns their outputs."""
     outputs = {}
     workers = min(len(sources), os.cpu_count() or 1)
-    with tempfile.TemporaryDirectory() as folder, cells.processes(workers, folder) as pool:
+    with tempfile.TemporaryDirectory() as folder, cells.processes(workers) as pool:
         running = {name: start(pool, name, source, folder) for name, source in sources.items()}
         for name, future in running.items():
             outputs[name] = as_markdown(name, sources[name], future.result(), DOCS)

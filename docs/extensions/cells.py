@@ -21,19 +21,13 @@ INLINE = "module://matplotlib_inline.backend_inline"
 IMPORTED = ("attnkernel", "matplotlib.pyplot", "IPython", INLINE.removeprefix("module://"))
 
 
-def processes(workers: int, programs: str) -> ProcessPoolExecutor:
-    """Returns so many processes for `execute`; each page has a new one.
-
-    Warnings are shown. The pages share the programs that they compile, in the folder `programs`.
-    """
+def processes(workers: int) -> ProcessPoolExecutor:
+    """Returns so many processes for `execute`; each page has a new one. Warnings are shown."""
     environment = {
         "PYTHONWARNINGS": "default",
-        "JAX_COMPILATION_CACHE_DIR": programs,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_ENABLE_COMPILATION_CACHE": "true",
+        # A folder that pages share costs as much to write as it saves.
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "IPYTHONDIR": programs,  # not in the user's home
-        "TF_CPP_MIN_LOG_LEVEL": "3",  # XLA logs each program that it loads
     }
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", *IMPORTED])
@@ -56,6 +50,7 @@ def execute(name: str, cells: list[str], folder: str) -> list[tuple[str, list[st
     from traitlets.config import Config  # noqa: PLC0415
 
     os.chdir(folder)
+    os.environ["IPYTHONDIR"] = folder  # not in the user's home
     if name in HEAVY:
         jax.config.update("jax_disable_most_optimizations", False)
     config = Config()

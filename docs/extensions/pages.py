@@ -10,6 +10,8 @@ dollar signs as Markdown, and drops the backslash (github/markup#1746).
 """
 
 import functools
+import inspect
+import posixpath
 import re
 from pathlib import Path
 
@@ -23,7 +25,6 @@ DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
 NOTEBOOKS = ROOT / "experiments" / "notebooks"
 HEADER = "<!-- `python docs/write.py` writes this page from {} -->\n\n"
-SITE_ONLY = ("api",)  # folders of `docs/source/` without a page
 
 _LINES = re.MULTILINE | re.DOTALL
 CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(?:---\n(.*?)^---\n)?(.*?)^```$", _LINES)
@@ -42,7 +43,11 @@ EMBEDDED = re.compile(r'<iframe [^>]*src="pages/(\w+)\.html"[^>]*title="([^"]*)"
 @functools.cache
 def sources() -> dict[str, Path]:
     """Returns the source of each page by the page's name, such as `notebooks/000_ten_minutes`."""
-    pages = {path.stem: path for path in sorted((DOCS / "source").glob("*.md"))}
+    folder = DOCS / "source"
+    pages = {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for path in sorted([*folder.glob("*.md"), *folder.glob("api/*.md")])
+    }
     return pages | {f"notebooks/{path.stem}": path for path in sorted(NOTEBOOKS.glob("*.py"))}
 
 
@@ -98,21 +103,22 @@ def with_outputs(source: str, of_cells: list[str]) -> str:
 
 def plain(name: str, source: str, of_cells: list[str]) -> str:
     """Returns the page of this name, from what `read` returns and these outputs of its cells."""
-    text = DIRECTIVE.sub(lambda found: _directive(*found.groups()), with_outputs(source, of_cells))
+    text = with_outputs(source, of_cells)
+    text = DIRECTIVE.sub(lambda found: _directive(name, *found.groups()), text)
     parts = re.split(r"(^```.*?^```$)", text, flags=_LINES)  # every second is a block of code
-    parts[::2] = map(_prose, parts[::2])
+    parts[::2] = [_prose(name, part) for part in parts[::2]]
     text = with_math("".join(parts)).strip()
     return HEADER.format(sources()[name].relative_to(ROOT)) + text + "\n"
 
 
-def _prose(text: str) -> str:
+def _prose(name: str, text: str) -> str:
     """Returns text without what only Sphinx understands."""
     text = re.sub(r"^:::\{container\}.*?^:::$", "", text, flags=_LINES)  # thumbnails
     text = EMBEDDED.sub(_command_of_page, text)
     text = re.sub(r'<a href="pages/[^>]*>.* on its own\.</a>\s', "", text)
     text = re.sub(r'<a href="pages/[^>]*>(.*?)</a>', r"\1", text)
     text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.MULTILINE)
-    text = re.sub(r"\{(\w+)\}`([^`]*)`", lambda found: _role(*found.groups()), text)
+    text = re.sub(r"\{(\w+)\}`([^`]*)`", lambda found: _role(name, *found.groups()), text)
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
@@ -136,41 +142,49 @@ def _command_of_page(found: re.Match) -> str:
     return f"{title}. This command writes the page:\n\n```sh\n{command}\n```"
 
 
-def _directive(directive: str, argument: str, body: str) -> str:
-    """Returns what stands in the page for a directive: links for a table of contents."""
+def _directive(name: str, directive: str, argument: str, body: str) -> str:
+    """Returns what stands in the page for a directive: a list of links to pages, or to the sources
+    of public names."""
+    if directive == "eval-rst":
+        return "\n".join(map(_described, re.findall(r"^\.\. auto\w+:: (\S+)$", body, re.MULTILINE)))
     if directive != "toctree":
         return ""
     caption = re.search(":caption: (.*)", body)
-    entries = [line for line in body.splitlines() if line in sources()]
-    links = [_link(entry) for entry in entries]
+    links = [_link(name, entry) for entry in body.splitlines() if entry in sources()]
     if caption:
-        return f"**{caption.group(1)}**: {', '.join(links)}." if links else ""
+        return f"**{caption.group(1)}**: {', '.join(links)}."
     return "\n".join(f"- {link}" for link in links)
 
 
-def _role(role: str, target: str) -> str:
+def _described(public_name: str) -> str:
+    """Returns a link to the source of a public name, with the first sentence of its docstring."""
+    thing, _ = names.defined(public_name)
+    name = public_name.replace("attnkernel", "ak", 1)
+    if not callable(thing):
+        return f"- `{name}`"
+    paragraph = " ".join(inspect.getdoc(thing).partition("\n\n")[0].split())
+    sentence = re.match(r".*?\.(?= |$)|.*", paragraph).group().rstrip(":")
+    return f"- [`{name}`](../../{thing.__module__.replace('.', '/')}.py): {sentence}"
+
+
+def _role(name: str, role: str, target: str) -> str:
     if role == "doc":
-        return _link(target)
+        return _link(name, posixpath.normpath(posixpath.join(posixpath.dirname(name), target)))
     if role == "ref":
         page, heading = labels()[target]
         return f"[{heading}]({page}.md#{anchor(heading)})"
     if role == "source":
-        thing, name = names.defined(target)
-        return f"[`{name}`](../{thing.__module__.replace('.', '/')}.py)"
-    raise ExtensionError(f"The role {role} has no form in plain Markdown")
+        thing, part = names.defined(target)
+        return f"[`{part}`](../{thing.__module__.replace('.', '/')}.py)"
+    raise ExtensionError(f"{name}: the role {role} has no form in plain Markdown")
 
 
-def _link(target: str) -> str:
-    if target.startswith("api/"):  # where the docstrings are
-        path, link = (
-            DOCS / "source" / f"{target}.md",
-            f"../attnkernel/{target.removeprefix('api/')}",
-        )
-    else:
-        path, link = sources()[target], f"{target}.md"
+def _link(name: str, target: str) -> str:
+    """Returns a link from one page to another."""
+    path = sources()[target]
     heading = "^# # (.*)$" if path.suffix == ".py" else "^# (.*)$"
     title = re.search(heading, path.read_text("utf-8"), re.MULTILINE)
-    return f"[{title.group(1)}]({link})"
+    return f"[{title.group(1)}]({posixpath.relpath(target, posixpath.dirname(name) or '.')}.md)"
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from PIL import Image
 BUILD = "-m sphinx -q -W --keep-going -n docs/source docs/_build/html"
 PAGES = sorted(
     path.relative_to(DOCS).with_suffix("").as_posix()
-    for path in (*DOCS.glob("*.md"), *DOCS.glob("notebooks/*.md"))
+    for path in (*DOCS.glob("*.md"), *DOCS.glob("api/*.md"), *DOCS.glob("notebooks/*.md"))
     if "\n```python\n" in path.read_text("utf-8")
 )
 
@@ -91,12 +91,9 @@ def test_documentation_builds(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def run(load, tmp_path_factory):
+def run(load):
     """Executes the cells of a page, and writes its outputs into a folder."""
     write = load(DOCS / "write.py")
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent  # of all workers
 
     def run(name, folder):
         source = write.pages.read(name)
@@ -105,7 +102,7 @@ def run(load, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NPROC", "1")  # one thread: the arrays of pages are small
-        pool = write.cells.processes(1, str(shared / "programs"))
+        pool = write.cells.processes(1)
     with pool:
         yield run
 

@@ -34,7 +34,7 @@ from experiments.config import loading as config_source
 from experiments.runs import runner
 
 SOURCE = DOCS / "source"
-WRITTEN = sorted([*DOCS.glob("*.md"), *DOCS.glob("notebooks/*.md")])
+WRITTEN = sorted([*DOCS.glob("*.md"), *DOCS.glob("api/*.md"), *DOCS.glob("notebooks/*.md")])
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *WRITTEN]
 TEMPLATES = [
     path for path in sorted(SOURCE.glob("*.md")) if path.read_text("utf-8").startswith("{#")
