@@ -2,6 +2,7 @@
 
 For each run it writes `summaries/CONFIG.json`, its numbers with its command, config, date, commit,
 versions and device, without any path, and `gallery/CONFIG/*.png`, its figures reduced in size.
+`python docs/write.py` then writes them into the pages.
 """
 
 import argparse

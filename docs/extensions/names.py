@@ -10,6 +10,7 @@ import re
 import textwrap
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
@@ -146,20 +147,26 @@ def resolve_by_last_part(app, env, node, contnode):
     return None
 
 
+def defined(text: str) -> tuple[Any, str]:
+    """Returns an object by its full name, unwrapped, and the part of the name after the module."""
+    parts = text.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            thing = import_module(".".join(parts[:cut]))
+            break
+        except ModuleNotFoundError:
+            continue
+    for part in parts[cut:]:
+        thing = getattr(thing, part)
+    thing = inspect.unwrap(thing.fget if isinstance(thing, property) else thing)
+    return thing, ".".join(parts[cut:])
+
+
 class Source(SphinxRole):
     """Links to the lines of the source that define an object."""
 
     def run(self):
-        parts = self.text.split(".")
-        for cut in range(len(parts), 0, -1):
-            try:
-                thing = import_module(".".join(parts[:cut]))
-                break
-            except ModuleNotFoundError:
-                continue
-        for part in parts[cut:]:
-            thing = getattr(thing, part)
-        thing = inspect.unwrap(thing.fget if isinstance(thing, property) else thing)
+        thing, _ = defined(self.text)
         module, name = thing.__module__, thing.__qualname__
         analyzer = ModuleAnalyzer.for_module(module)
         analyzer.find_tags()

@@ -7,12 +7,15 @@ same environment. A template reads
     configs    by name, each file of `configs/`: its description, its fields, its figures
     notebooks  the names of the notebooks
     faults     the results of `tests/faults/catch.py`, by package and by name
-    pages      by file name, the titles of the interactive pages, which the build makes here
+    pages      by file name, the titles of the interactive pages that the build of the site makes,
+               or what their configs are about
 
 A name that does not exist is an error.
 """
 
+import contextlib
 import functools
+import io
 import json
 import re
 import shutil
@@ -31,6 +34,7 @@ CONFIGS = DOCS.parent / "configs"
 NOTEBOOKS = DOCS.parent / "experiments" / "notebooks"
 
 
+@functools.cache
 def runs() -> dict[str, dict]:
     """Returns each kept run by the name of its config: summary, config and machine."""
     return {
@@ -38,6 +42,7 @@ def runs() -> dict[str, dict]:
     }
 
 
+@functools.cache
 def configs() -> dict[str, dict]:
     """Returns each config by name: its description, its fields, its figures."""
     return {path.stem: _config(path) for path in sorted(CONFIGS.glob("*.yaml"))}
@@ -127,8 +132,17 @@ def render(template: str, pages: dict[str, str] | None = None) -> str:
         configs=configs(),
         faults=json.loads((DOCS / "faults.json").read_text()),
         notebooks=sorted((path.stem for path in NOTEBOOKS.glob("*.py")), key=_number),
-        pages=pages or {},
+        pages=_described() if pages is None else pages,
     )
+
+
+def _described() -> dict[str, str]:
+    """Returns the first sentence about each config that has an interactive page."""
+    return {
+        f"{name}.html": cell(config["description"])
+        for name, config in configs().items()
+        if config["fields"]["study"] in PAGES
+    }
 
 
 def _number(notebook: str) -> int:
@@ -136,16 +150,13 @@ def _number(notebook: str) -> int:
     return int(notebook.partition("_")[0])
 
 
-def render_page(app, docname, source):
-    """Renders a page that begins with `{#`, when Sphinx reads it."""
-    if source[0].startswith("{#"):
-        for path in (DOCS / "faults.json", *DOCS.glob("summaries/*.json"), *CONFIGS.glob("*.yaml")):
-            app.env.note_dependency(str(path))
-        made = sorted(Path(app.outdir).glob("pages/*.html"))
-        source[0] = render(source[0], pages={path.name: _title(path) for path in made})
+def dependencies() -> list[Path]:
+    """Returns the files that templates read."""
+    return [DOCS / "faults.json", *DOCS.glob("summaries/*.json"), *CONFIGS.glob("*.yaml")]
 
 
-def _title(page: Path) -> str:
+def title(page: Path) -> str:
+    """Returns the title of an interactive page."""
     found = re.search("<title>(.*?)</title>", page.read_text(), re.DOTALL)
     return found.group(1).strip() if found else page.stem
 
@@ -157,13 +168,16 @@ def write_pages(app):
     for name, config in configs().items():
         if config["fields"]["study"] in PAGES:
             out = folder / f"{name}.html"
-            if main(["page", str(CONFIGS / f"{name}.yaml"), "--out", str(out)]):
-                raise ExtensionError(f"no page was made of {name}")
-    if main(["explain", "--out", str(folder / "explain.html")]):  # last: it links to the others
-        raise ExtensionError("the story was not made")
+            _make("page", str(CONFIGS / f"{name}.yaml"), "--out", str(out))
+    _make("explain", "--out", str(folder / "explain.html"))  # last: it links to the others
+
+
+def _make(*command: str) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        if main(list(command)):
+            raise ExtensionError(f"{' '.join(command)}: {said.getvalue()}")
 
 
 def setup(app):
-    app.connect("source-read", render_page)
     app.connect("builder-inited", write_pages)
     return {"parallel_read_safe": True}

@@ -1,5 +1,9 @@
-"""How the documentation is built: `sphinx-build -W --keep-going -n docs docs/_build/html`."""
+"""How the site is built: `sphinx-build -W --keep-going -n docs/source docs/_build/html`.
 
+It executes no cell: pages show the outputs that `docs/write.py` wrote into `docs/*.md`.
+"""
+
+import logging
 import os
 import shutil
 import sys
@@ -7,10 +11,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent
-sys.path[:0] = [str(ROOT), str(HERE / "extensions")]
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(HERE.parent / "extensions")]
+
+# The interactive pages compile for longer than they compute.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import attnkernel  # noqa: E402
+
+logging.basicConfig(level=logging.WARNING)  # before a11y_pygments, which shows INFO of all packages
 
 project = "attnkernel"
 author = "The attnkernel authors"
@@ -18,50 +27,26 @@ copyright = "The attnkernel authors, Apache 2.0"
 version = release = attnkernel.__version__
 
 extensions = [
-    "myst_nb",
+    "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "markdown_docstrings",
     "names",
+    "pages",
     "templates",
 ]
-exclude_patterns = ["_build", "*.py", "extensions", "templates"]
+
 nitpicky = True
 nitpick_ignore = [("py:class", "eqx.AbstractVar")]  # of Equinox, whose pages are not linked
 
-# Markdown, and notebooks in py:percent, which run at each build: an error in one fails it
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
-nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
-nb_execution_mode = "force"
-nb_execution_raise_on_error = True
-nb_execution_timeout = 600
-nb_merge_streams = True
-nb_code_prompt_show = "Show the code"
-nb_code_prompt_hide = "Hide the code"
-nb_output_stderr = "warn"  # a warning on a page is a warning of the build
-os.environ["PYTHONWARNINGS"] = "default"  # and pages show warnings of every category
-notebooks = HERE / "notebooks"
+notebooks = HERE / "notebooks"  # Sphinx finds pages by their files; `pages` fills them
 shutil.rmtree(notebooks, ignore_errors=True)
 notebooks.mkdir()
-for notebook in sorted((ROOT / "experiments" / "notebooks").glob("*.py")):
-    shutil.copy(notebook, notebooks)
-
-# These compute for longer than they compile: they are optimised even where the environment turns
-# optimisations off (CPU seconds: 200_hold_out 33 instead of 150, 600_learned_projections 38
-# instead of 41, 1200_learned_window 51 instead of 86).
-HEAVY = tuple(
-    f"notebooks/{name}"
-    for name in ("200_hold_out", "600_learned_projections", "1200_learned_window")
-)
-OPTIMISATIONS_OFF = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
-
-
-def choose_optimisations(app, docname, source):
-    """Sets the environment of the process that will execute the page."""
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0" if docname in HEAVY else OPTIMISATIONS_OFF
-
+for notebook in (ROOT / "experiments" / "notebooks").glob("*.py"):
+    (notebooks / f"{notebook.stem}.md").touch()
 
 autodoc_default_options = {
     "members": True,
@@ -85,7 +70,3 @@ html_static_path = ["_static", str(MATHJAX / "static" / "mathjax" / "tex-svg.js"
 html_css_files = ["style.css"]
 html_copy_source = False
 html_show_sphinx = False
-
-
-def setup(app):
-    app.connect("source-read", choose_optimisations)

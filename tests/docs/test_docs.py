@@ -1,6 +1,7 @@
-"""Documentation without its build: commands can be run, links and references lead somewhere, every
-template renders, every public name is in the reference, notebooks are in the format of jupytext;
-README.md is what its template renders, is short, and its code prints what it says; every example in
+"""Documentation without its build: pages are written from their sources and are plain Markdown,
+commands can be run, links and references lead somewhere, every template renders, every public name
+is in the reference, notebooks are in the format of jupytext; README.md is what its template
+renders, is short, and its code prints what it says; every example in
 a docstring of the package runs, and prints what it says. In a block with `>>>` the printed values
 are compared, `...` standing for any text; a block without `>>>` must run."""
 
@@ -32,8 +33,12 @@ from experiments.__main__ import COMMANDS, main, make_parser
 from experiments.config import loading as config_source
 from experiments.runs import runner
 
-PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-TEMPLATES = [path for path in sorted(DOCS.glob("*.md")) if path.read_text("utf-8").startswith("{#")]
+SOURCE = DOCS / "source"
+WRITTEN = sorted([*DOCS.glob("*.md"), *DOCS.glob("api/*.md"), *DOCS.glob("notebooks/*.md")])
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *WRITTEN]
+TEMPLATES = [
+    path for path in sorted(SOURCE.glob("*.md")) if path.read_text("utf-8").startswith("{#")
+]
 
 
 def tokens(path):
@@ -70,10 +75,10 @@ def test_numbers_of_templates_are_written_as_text(load):
         filters["column"](rows, "b")
 
 
-def test_python_code_of_pages_is_run_by_the_build():
-    """A block of Python is a cell, which the build runs; an error or a warning in it fails."""
+def test_python_code_of_pages_is_executed():
+    """A block of Python is a cell, which `docs/write.py` executes; an error or a warning fails."""
     cells = 0
-    for path in {*DOCS.rglob("*.md")} - {*DOCS.glob("templates/*")}:
+    for path in {*SOURCE.rglob("*.md")} - {*SOURCE.glob("notebooks/*")}:
         for token in tokens(path):
             assert token.type != "fence" or token.info not in ("python", "py", ""), path
             cells += token.type == "fence" and token.info.startswith("{code-cell}")
@@ -84,7 +89,7 @@ def commands():
     """Each `python -m experiments ...` that is written, in kept runs too."""
     written = [
         (path.name, line.strip())
-        for path in [*(ROOT / page for page in PAGES), *DOCS.glob("*.md")]
+        for path in PAGES
         for token in tokens(path)
         if token.type in ("fence", "code_inline")
         for line in re.sub(r" \\?\n  |\n  ", " ", token.content).splitlines()
@@ -93,7 +98,7 @@ def commands():
         written.append((path.name, json.loads(path.read_text())["command"]))
     for page, line in written:
         _, found, rest = line.partition("python -m experiments ")
-        if found and "{{" not in line:
+        if found:
             yield page, rest
 
 
@@ -118,24 +123,71 @@ def test_commands_can_be_run(sees_data):
     assert tried > 10
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_of_page_lead_somewhere(page):
-    for token in tokens(ROOT / page):
-        target = urlsplit(str(token.attrs.get("href") or token.attrs.get("src") or ""))
-        if target.scheme or not (target.path or target.fragment):
-            continue
-        path = ROOT / (unquote(target.path) or page)
-        assert path.exists(), f"{page} leads to {target.path}, which is not there"
-        if target.fragment:
-            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-            slugs = [re.sub(r"[^\w\- ]", "", h).lower().replace(" ", "-") for h in headings]
-            assert target.fragment in slugs, f"{page}: {path.name} has no heading {target.fragment}"
+def anchors(path):
+    """The anchors that code hosts give the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings]
+
+
+def test_links_of_pages_lead_somewhere():
+    for page in PAGES:
+        for token in tokens(page):
+            target = urlsplit(str(token.attrs.get("href") or token.attrs.get("src") or ""))
+            if target.scheme or not (target.path or target.fragment):
+                continue
+            path = page.parent / unquote(target.path) if target.path else page
+            assert path.exists(), f"{page} leads to {target.path}, which is not there"
+            if target.fragment:
+                assert target.fragment in anchors(path), f"{page}: no heading {target.fragment}"
+
+
+def test_pages_are_plain_markdown():
+    """Outside of code, no directive, role, label or template mark, and no HTML but `details`."""
+    for page in PAGES:
+        for token in tokens(page):
+            if token.type == "fence":
+                assert not token.info.startswith("{"), (page, token.info)
+            elif token.type in ("text", "html_block", "html_inline"):
+                assert not re.search(r"\{[\w:-]+\}$|\{[{%#]|^:::|^\(.*\)=$|\$\w", token.content), (
+                    page
+                )
+                html = re.sub(r"</?(details|summary)>|<!--.*?-->", "", token.content)
+                assert token.type == "text" or not re.search("<[a-z]", html), (page, html)
+
+
+def test_formulas_are_written_for_code_hosts(load):
+    """GitHub drops the backslashes of `\\,` and `\\{` between dollar signs."""
+    with_math = load(DOCS / "write.py").pages.with_math
+    text = (
+        "Let $x_1\\,\n y$ be in\n\n$$ \\{a\\,\n b\\} $$\n\n`$HOME` and `$x`\n\n```sh\n$a $b\n```\n"
+    )
+    assert with_math(text) == (
+        "Let $`x_1\\, y`$ be in\n\n```math\n\\{a\\,\n b\\}\n```\n\n"
+        "`$HOME` and `$x`\n\n```sh\n$a $b\n```\n"
+    )
+
+
+def test_pages_are_written_from_their_sources(load):
+    """After a change of a source, a template, a config or a kept run: `python docs/write.py`."""
+    write = load(DOCS / "write.py")
+    assert README.read_text("utf-8") == write.readme()
+    assert sorted(DOCS / f"{name}.md" for name in write.pages.sources()) == WRITTEN
+    pictures = {path.resolve() for path in DOCS.glob("outputs/**/*.png")}
+    for path in WRITTEN:
+        name = path.relative_to(DOCS).with_suffix("").as_posix()
+        source, kept = write.pages.read(name), write.pages.kept(name)
+        assert [code for code, _ in kept] == write.pages.cells(source), name
+        page = write.pages.plain(name, source, [output for _, output in kept])
+        assert path.read_text("utf-8") == page, name
+        for token in tokens(path):
+            pictures.discard((path.parent / str(token.attrs.get("src", ""))).resolve())
+    assert not pictures
 
 
 def test_references_to_tests_exist():
     """`tests/FOLDER/FILE.py::NAME`, as pages name them."""
     names = set()
-    for path in (*DOCS.glob("*.md"), ROOT / "CONTRIBUTING.md"):
+    for path in PAGES:
         names |= set(re.findall(r"tests/([\w/]+\.py)(?:::(\w+))?", text_of(path)))
     assert names
     for file, name in names:
@@ -147,7 +199,7 @@ def test_references_to_tests_exist():
 def test_words_of_the_field_are_in_the_index():
     """A reader who searches for the word of a textbook finds the page."""
     indexed = set()
-    for path in DOCS.rglob("*.md"):
+    for path in SOURCE.rglob("*.md"):
         for entries in re.findall(r"^```\{index\} (.*)$", path.read_text("utf-8"), re.MULTILINE):
             indexed |= {entry.partition(";")[0].strip() for entry in entries.split(",")}
     assert indexed >= {
@@ -158,7 +210,7 @@ def test_words_of_the_field_are_in_the_index():
 
 def test_every_config_is_in_a_group_of_the_gallery(load):
     templates = load(DOCS / "extensions" / "templates.py")
-    text = templates.render((DOCS / "gallery.md").read_text("utf-8"))
+    text = templates.render((SOURCE / "gallery.md").read_text("utf-8"))
     assert "## Other configs" not in text
     assert sorted(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == sorted(templates.configs())
 
@@ -166,7 +218,7 @@ def test_every_config_is_in_a_group_of_the_gallery(load):
 def test_every_public_name_is_in_the_reference_once(load):
     listed = [
         name
-        for path in DOCS.glob("api/*.md")
+        for path in SOURCE.glob("api/*.md")
         for name in re.findall(r"^\.\. auto\w+:: (\S+)$", path.read_text(), re.MULTILINE)
     ]
     public = load(DOCS / "extensions" / "names.py").public()
@@ -199,7 +251,7 @@ def test_notebooks_are_numbered_in_hundreds():
     assert len(set(numbers)) == len(numbers)
 
 
-PAGE = (DOCS / "sequence_layers.md").read_text("utf-8")
+PAGE = (SOURCE / "sequence_layers.md").read_text("utf-8")
 
 
 def test_each_line_of_the_table_runs():
@@ -259,11 +311,6 @@ README = ROOT / "README.md"
 
 def fences():
     return [t for t in MarkdownIt().parse(README.read_text("utf-8")) if t.type == "fence"]
-
-
-def test_readme_is_rendered_from_its_template(load):
-    """After a change of the template or of a kept run: `python docs/readme.py`."""
-    assert README.read_text("utf-8") == load(DOCS / "readme.py").readme()
 
 
 def test_readme_is_short_and_begins_with_code():
