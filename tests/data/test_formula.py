@@ -95,7 +95,8 @@ def test_a_formula_fits_the_columns_that_it_names_by_their_kinds():
     assert fit.x_categories == (("a", "b", "c"), (False, True), ("S", "L"), None)
     assert (fit.y_name, fit.model.order) == ("y", 1)
     assert str(ak.summarise(fit).kernel) == (
-        "Gaussian.on(3) * AitchisonAitken.on(0) * AitchisonAitken.on(1) * LiRacineOrdered.on(2)"
+        "Gaussian.on('age') * AitchisonAitken.on('kind') * AitchisonAitken.on('is wet') * "
+        "LiRacineOrdered.on('size')"
     )
     pandas.testing.assert_series_equal(fit(frame[:5]), fit(frame[:5][[*frame][::-1]]))
 
