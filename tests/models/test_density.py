@@ -280,6 +280,30 @@ def test_a_support_holds_all_of_the_density(x64):
     assert np.all(np.isfinite(np.array(inside)[:, 0]))
 
 
+def test_a_support_of_two_columns_reflects_each_of_them(x64):
+    at, lengths, both = np.array([0.3, 4.0]), (0.7, 0.5), ((0.0, np.inf), (-1.0, 12.0))
+    points = np.stack([X, X[::-1]], axis=1)
+
+    @jax.jit
+    def found(x):
+        model = ak.KernelDensity(ak.Gaussian(np.array(lengths)), support=both)
+        draws = model.sample(jax.random.PRNGKey(0), 500, x)
+        return model(np.stack([at, at[::-1]], axis=1), x), model.cdf(at[None], x), draws
+
+    logs, below, draws = jax.device_get(found(points))
+    first, second = (reflected(at, *of) for of in zip(lengths, both, strict=True))
+    expected = np.mean(first * second[::-1, ::-1], axis=1)
+    np.testing.assert_allclose(np.exp(logs), expected, rtol=1e-11)
+    grids = [np.linspace(low, end, 2001) for (low, _), end in zip(both, at, strict=True)]
+    parts = [
+        integrate.simpson(reflected(grid, length, ends), x=grid, axis=0)
+        for grid, length, ends in zip(grids, lengths, both, strict=True)
+    ]
+    np.testing.assert_allclose(below, [np.mean(parts[0] * parts[1][::-1])], rtol=1e-9)
+    assert np.all(draws >= [0.0, -1.0])
+    assert np.all(draws[:, 1] <= 12.0)
+
+
 @pytest.mark.parametrize("ends", [None, (0.0, np.inf), (-np.inf, 12.0), (0.0, 12.0)])
 def test_distribution_functions_are_integrals_of_densities_and_of_draws(x64, ends):
     at = np.array([0.3, 2.0, 5.0])
@@ -415,7 +439,7 @@ def test_densities_that_do_not_exist_are_refused(x64):
         ak.KernelDensity(ak.Gaussian(1.0), support=(1.0, np.inf))(X, X)
     with pytest.raises(ValueError, match="x must lie in the support, between 1 and inf"):
         ak.fit(ak.KernelDensity(ak.Gaussian(1.0), support=(1.0, np.inf)), X)
-    with pytest.raises(ValueError, match=r"support is of one column; x has 2"):
+    with pytest.raises(ValueError, match=r"support has 1 columns; x has 2"):
         ak.KernelDensity(ak.Gaussian(1.0), support=(0.0, np.inf))(PAIRS, PAIRS)
     with pytest.raises(ValueError, match=r"label in its last column.*\(40, 1\)"):
         ak.ConditionalDensity(ak.Gaussian(1.0), ak.Gaussian(1.0))(X, X)
