@@ -52,8 +52,8 @@ def fit(
     >>> model = ak.KernelRegression(ak.Gaussian(0.5))
     >>> fit = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut())
     >>> ax = ak.plot.fit(fit, ak.bands(fit, ak.plot.grid(data.x)))
-    >>> ax.get_legend().get_texts()[-1].get_text()
-    '95 % pointwise band, bias-corrected'
+    >>> [text.get_text() for text in ax.get_legend().get_texts()][-2:]
+    ['95 % pointwise band, bias-corrected', 'centre of the band']
     ```
 
     **Arguments:**
