@@ -79,7 +79,8 @@ def test_run_in_a_process_of_its_own(home):
     with start(*arguments, program=("-c", LATE)) as process:
         out, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
-    first, *lines = out.splitlines()
+    first, reading, *lines = out.splitlines()
+    assert reading == "reading data.yaml"
     assert first == "devices started: False"
     assert [line.split() for line in lines] == written("data")
     assert status_of(home / "out")["state"] == "done"
