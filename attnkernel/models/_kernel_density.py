@@ -402,11 +402,9 @@ def _cdf(model: KernelDensity, _: None, q: NewInputs, rows: Rows) -> Float[Array
         """Of each row: the share of its mass in column c below a point, with its reflections."""
         low, high = support[c]
         at, missing = jnp.clip(point[c], low, high), float(math.isinf(low) and math.isfinite(high))
-        images = [(sign, sign * at + shift) for sign, shift in _reflections(support[c])]
-        ndtr = jax.scipy.special.ndtr
-        return missing + sum(
-            sign * ndtr((image - rows.x[:, c]) / lengthscales[c]) for sign, image in images
-        )
+        signs, shifts = np.array(_reflections(support[c]), q.dtype).T[:, :, None]
+        steps = (signs * at + shifts - rows.x[None, :, c]) / lengthscales[c]
+        return missing + jnp.sum(signs * jax.scipy.special.ndtr(steps), axis=0)
 
     def share_below(point: Float[Array, " dim"]) -> Float[Array, ""]:
         of_rows = functools.reduce(operator.mul, [below(c, point) for c in range(q.shape[1])])

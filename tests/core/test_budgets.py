@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_537, "experiments": 13_280, "tests": 21_236}
+CODE_LINES = {"attnkernel": 18_535, "experiments": 13_280, "tests": 21_236}
 FILES = 166
 MODULE_NUMBERS = 57
 NAMES = 60  # at `ak.*`, packages aside
