@@ -47,13 +47,15 @@ def main() -> None:
     outputs = {name: [output for _, output in kept] for name, kept in outputs.items()}
     if chosen:
         outputs |= execute({name: sources[name] for name in chosen})
+    # all are made before one is removed: an error keeps the outputs of the old ones
+    written = {name: pages.plain(name, source, outputs[name]) for name, source in sources.items()}
     (ROOT / "README.md").write_text(readme(), encoding="utf-8")
     for old in [*DOCS.glob("*.md"), *DOCS.glob("api/*.md"), *DOCS.glob("notebooks/*.md")]:
         old.unlink()
-    for name, source in sources.items():
+    for name, text in written.items():
         path = DOCS / f"{name}.md"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(pages.plain(name, source, outputs[name]), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
 
 
 def readme() -> str:

@@ -13,6 +13,7 @@ import matplotlib as mpl
 
 from attnkernel._core.saving import write_atomically
 from attnkernel.data import BUNDLED
+from attnkernel.kernels import LETTERS
 from attnkernel.plot import STYLE
 
 from .config import ConfigError, dump, formula, kernels, read, registry, schema as fields
@@ -196,7 +197,7 @@ def list(*_: object) -> None:
         ("data.source", fields.SOURCES),
         ("data.name (bundled)", BUNDLED),
         ("model.kernel", kernels.KERNELS),
-        ("model.convention", fields.LETTERS),
+        ("model.convention", LETTERS),
         ("training.optimizer", fields.OPTIMIZERS),
     ):
         print(f"{what}: {', '.join(names)}")

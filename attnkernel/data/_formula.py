@@ -140,8 +140,8 @@ def frame_by_formula(formula: str, frame: Any) -> tuple[Any, Any]:
     inputs = columns_of_formula(parsed, header, "the frame")
     if unknown := [name for name in (parsed.y.name, *inputs) if header.count(name) != 1]:
         raise ValueError(
-            f"The formula {formula!r} needs each of its names to be one column of the frame; "
-            f"{unknown[0]!r} is {header.count(unknown[0]) or 'none'} of {header}."
+            f"The frame has {header.count(unknown[0]) or 'no'} columns {unknown[0]!r}, which the "
+            f"formula {formula!r} names; its columns are {header}."
         )
     x = frame[inputs]
     kinds = {name: getattr(column.dtype, "kind", "O") for name, column in x.items()}

@@ -56,6 +56,7 @@ from ._radial_kernels import (
 )
 from ._scaled import (
     CONVENTIONS,
+    LETTERS,
     Periodic as Periodic,
     Scaled as Scaled,
     convert_lengthscale as convert_lengthscale,

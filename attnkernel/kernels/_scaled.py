@@ -224,6 +224,7 @@ _CONVENTIONS = {
     "np_epanechnikov": _Convention("Epanechnikov", math.sqrt(5.0)),
 }
 CONVENTIONS = tuple(_CONVENTIONS)
+LETTERS = {"standard": "ℓ", "unhalved": "√2 ℓ"}  # what h is, if ℓ is that of exp(−d²/2ℓ²)
 
 
 def convert_lengthscale(

@@ -184,7 +184,10 @@ class KernelDensity(DensityModel):
         if self.support is None:
             return
         if k.shape[1] != len(self.support):
-            raise ValueError(f"The support has {len(self.support)} columns; x has {k.shape[1]}.")
+            raise ValueError(
+                f"support needs an interval for each column of x; it has {len(self.support)}, and "
+                f"x has {k.shape[1]}."
+            )
         columns = np.asarray(k).T if is_concrete(k) else ()
         for column, (low, high) in zip(columns, self.support, strict=False):
             if not np.all((column >= low) & (column <= high)):
@@ -399,7 +402,7 @@ def _cdf(model: KernelDensity, _: None, q: NewInputs, rows: Rows) -> Float[Array
     lengthscales = jnp.broadcast_to(lengthscale, q.shape[1:])
 
     def below(c: int, point: Float[Array, " dim"]) -> Float[Array, " n"]:
-        """Of each row: the share of its mass in column c below a point, with its reflections."""
+        """Returns for each row the share of its mass below a point in column c, with images."""
         low, high = support[c]
         at, missing = jnp.clip(point[c], low, high), float(math.isinf(low) and math.isfinite(high))
         signs, shifts = np.array(_reflections(support[c]), q.dtype).T[:, :, None]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from .._core.validation import require_choice, require_instance
 from ..fitting import Fit
-from ..kernels import CONVENTIONS, convert_lengthscale
+from ..kernels import CONVENTIONS, LETTERS, convert_lengthscale
 from ..losses import squared_error
 from ..objectives import GCV, KFold, LeaveOneOut, Objective, Validation, default_score, profile
 from ._style import BLUE, ORANGE, axes, paper
@@ -63,7 +63,7 @@ def criterion(
         lengthscales = np.geomspace(float(lower), float(upper), 200)
     values = profile(result.model, result.x, result.y, lengthscales, objective=objective)
     ax = axes(ax)
-    letter = {"standard": "ℓ", "unhalved": "√2 ℓ"}.get(convention, "h")
+    letter = LETTERS.get(convention, "h")
 
     def in_convention(lengthscale: ArrayLike) -> np.ndarray:
         return np.asarray(convert_lengthscale(lengthscale, target=convention))

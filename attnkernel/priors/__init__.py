@@ -2,7 +2,6 @@
 
 from ._base import (
     And as And,
-    KeyMask as KeyMask,
     Mask as Mask,
     Not as Not,
     Or as Or,
@@ -21,6 +20,7 @@ from ._biases import (
     RelativeBias as RelativeBias,
     alibi_slopes as alibi_slopes,
 )
+from ._key_mask import KeyMask as KeyMask
 from ._masks import (
     Causal as Causal,
     ExcludeSelf as ExcludeSelf,

@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.arrays import as_boolean_array
 from .._core.compilation import comparable_by_program
 from .._core.validation import require_function, require_integer
-from ._base import KeyMask, Mask, PositionBlock, require_entries
+from ._base import Mask, PositionBlock, require_entries
+from ._key_mask import KeyMask
 
 
 class ExcludeSelf(Mask):

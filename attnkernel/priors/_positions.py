@@ -16,7 +16,8 @@ from .._core.arrays import (
     namespace_of,
 )
 from .._core.validation import as_integer
-from ._base import KeyMask, Mask, PositionBlock, Prior, require_prior
+from ._base import Mask, PositionBlock, Prior, require_prior
+from ._key_mask import KeyMask
 
 
 class _WithPositions(Prior):

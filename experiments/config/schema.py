@@ -15,6 +15,7 @@ from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
+from attnkernel.kernels import LETTERS
 
 from .kernels import BUILT_IN, KERNELS, Scaled, require_known
 from .loading import FieldError
@@ -42,7 +43,6 @@ KernelName = Annotated[
     pydantic.AfterValidator(require_known),
     pydantic.WithJsonSchema({"anyOf": [{"enum": list(BUILT_IN)}, {"type": "string"}]}),
 ]
-LETTERS: dict[str, str] = {"standard": "ℓ", "unhalved": "√2 ℓ"}  # ℓ of exp(−d²/2ℓ²)
 
 
 class Part(pydantic.BaseModel):

@@ -12,8 +12,8 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_535, "experiments": 13_280, "tests": 21_236}
-FILES = 166
+CODE_LINES = {"attnkernel": 18_545, "experiments": 13_281, "tests": 21_236}
+FILES = 167
 MODULE_NUMBERS = 57
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

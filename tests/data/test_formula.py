@@ -127,7 +127,7 @@ def test_kernels_of_columns_by_their_kinds():
 @pytest.mark.parametrize(
     ("model", "formula", "frame", "sentence"),
     [
-        (table(), "y ~ z", None, r"'z' is none of \['hour'"),
+        (table(), "y ~ z", None, r"has no columns 'z'.*its columns are \['hour'"),
         (table(), "y", None, "expected a formula"),
         (table().assign(age=np.nan), "y ~ .", None, "Column 'age' of x has 41 missing"),
         (table()["y"], "y ~ x", None, r'needs a frame of pandas.*ak\.fit\(frame, "y ~ x"\)'),

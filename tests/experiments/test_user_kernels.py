@@ -224,7 +224,7 @@ USERS = ["model.kernel=round_top", "training.steps=8", "--kernels", "mine.py"]
 
 @pytest.mark.slow
 def test_checkpoints_are_used_with_the_same_kernel_and_not_with_a_changed_one(capsys):
-    """Of a run that was stopped once its training was done."""
+    """The run is interrupted after its training, before its tables are printed."""
 
     def stop(*_, **__):
         raise KeyboardInterrupt

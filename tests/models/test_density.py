@@ -439,7 +439,7 @@ def test_densities_that_do_not_exist_are_refused(x64):
         ak.KernelDensity(ak.Gaussian(1.0), support=(1.0, np.inf))(X, X)
     with pytest.raises(ValueError, match="x must lie in the support, between 1 and inf"):
         ak.fit(ak.KernelDensity(ak.Gaussian(1.0), support=(1.0, np.inf)), X)
-    with pytest.raises(ValueError, match=r"support has 1 columns; x has 2"):
+    with pytest.raises(ValueError, match=r"for each column of x; it has 1, and x has 2"):
         ak.KernelDensity(ak.Gaussian(1.0), support=(0.0, np.inf))(PAIRS, PAIRS)
     with pytest.raises(ValueError, match=r"label in its last column.*\(40, 1\)"):
         ak.ConditionalDensity(ak.Gaussian(1.0), ak.Gaussian(1.0))(X, X)
