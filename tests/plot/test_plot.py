@@ -121,6 +121,7 @@ def test_convention_of_the_lengthscale_rescales_the_axis_of_the_criterion(fitted
     ak.plot.criterion(fitted, np.array([0.1, 0.2]), ax=ax, convention="unhalved")
     curve, mark = ax.lines
     np.testing.assert_allclose(curve.get_xdata(), np.sqrt(2) * np.array([0.1, 0.2]), rtol=1e-6)
+    assert (ax.get_xlabel(), "at √2 ℓ = " in ax.get_title()) == ("√2 ℓ (units of x)", True)
     expected = float(fitted.model.kernel.lengthscale) * np.sqrt(2)
     assert mark.get_xdata()[0] == pytest.approx(expected, rel=1e-6)
 
