@@ -106,9 +106,9 @@ def test_tensorboard_gets_scalars_images_and_the_config(run, monkeypatch, capsys
     assert main(["export", run, "--to", "tensorboard", "--out", "tb"]) == 0
     assert capsys.readouterr().out == "tb/holdout/one: tensorboard --logdir tb\n"
     module.SummaryWriter.assert_called_once()
-    draft = Path(module.SummaryWriter.call_args.kwargs["logdir"])
-    draft = draft.absolute().relative_to(Path.cwd())  # temporary folders are absolute from 3.12 on
-    assert (draft.parts[:2], draft.name) == (("tb", "holdout"), "one")
+    # temporary folders are absolute from Python 3.12 on
+    draft = Path(module.SummaryWriter.call_args.kwargs["logdir"]).absolute()
+    assert (draft.relative_to(Path.cwd()).parts[:2], draft.name) == (("tb", "holdout"), "one")
     assert (draft.exists(), Path("tb/holdout/one").is_dir()) == (False, True)
     opened = module.SummaryWriter.return_value
     opened.__exit__.assert_called_once()
