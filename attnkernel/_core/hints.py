@@ -39,13 +39,20 @@ ATTRIBUTES = {
 
 
 def explained(function: Function) -> Function:
-    """A decorator: an argument that other libraries have is refused with the word for it here."""
+    """A decorator: an argument that other libraries have is refused with the word for it here.
+
+    Of a class it decorates the constructor that `dataclasses` wrote.
+    """
+    if isinstance(function, type):
+        setattr(function, "__init__", explained(function.__init__))  # noqa: B010
+        return cast(Function, function)
     foreign = ARGUMENTS.keys() - signature(function).parameters.keys()
 
     @functools.wraps(function)
     def call(*args: Any, **given: Any) -> Any:
         for name in foreign & given.keys():
-            raise TypeError(f"{function.__qualname__} takes no {name!r}: {ARGUMENTS[name]}.")
+            owner = function.__qualname__.removesuffix(".__init__")
+            raise TypeError(f"{owner} takes no {name!r}: {ARGUMENTS[name]}.")
         return function(*args, **given)
 
     return cast(Function, call)

@@ -7,7 +7,7 @@ much other categories count: at 0 the same one alone does.
 import abc
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -35,7 +35,8 @@ class Categorical(Kernel):
     `rescaled` gives the kernel itself.
 
     **Arguments:** `bandwidth`: λ, no unit: one number, or shape (dim,): one per column. It is
-    trained; `ak.fixed(0.3)` holds it fixed, and either end can only be fixed.
+    trained; `ak.fixed(0.3)` holds it fixed, and either end can only be fixed. `categories`: m ≥ 2,
+    how many there are: one number, or one per column. Default: not known.
 
     **Raises:** `ValueError` if a bandwidth is outside its domain, or there are not as many as
     columns of the points.
@@ -53,8 +54,14 @@ class Categorical(Kernel):
     is_cheap: ClassVar[bool] = True
     has_length: ClassVar[bool] = False
     bandwidth_parameter: Between | Constant | ConstantOfHeads
+    categories: int | tuple[int, ...] | None = eqx.field(static=True, default=None)
 
-    def __init__(self, bandwidth: Number):
+    def __init__(
+        self, bandwidth: Number, categories: int | Sequence[int] | np.ndarray | None = None
+    ):
+        if categories is not None:
+            counts = as_integer_tuple("categories", categories, 2)
+            self.categories = counts if np.ndim(categories) else counts[0]
         limit = self.limit.tolist()
         high = tuple(limit) if isinstance(limit, list) else limit
         hint = "The ends are fixed: ak.fixed(0.0), where the same category alone counts."
@@ -69,7 +76,7 @@ class Categorical(Kernel):
     @property
     def limit(self) -> np.ndarray:
         """λ_max: one number, or one per column."""
-        return np.ones(())
+        return np.ones(np.shape(self.categories or 0))
 
     bandwidth = natural("bandwidth", "λ.")
 
@@ -96,7 +103,8 @@ class Categorical(Kernel):
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
         """All columns."""
-        return dict.fromkeys(range(dim))
+        counts = np.broadcast_to(np.asarray(self.categories, object), (dim,))
+        return dict(enumerate(counts.tolist()))
 
     def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
         """log K of the fewest steps between the two boxes: K falls with them."""
@@ -152,26 +160,19 @@ class AitchisonAitken(Categorical):
     ```
     """
 
-    categories: int | tuple[int, ...] = eqx.field(static=True)
-
     def __init__(self, bandwidth: Number, categories: int | Sequence[int] | np.ndarray):
-        counts = as_integer_tuple("categories", categories, 2)
-        self.categories = counts if np.ndim(categories) else counts[0]
-        super().__init__(bandwidth)
+        super().__init__(bandwidth, categories)
 
     @property
     def limit(self) -> np.ndarray:
         return np.asarray(1.0 - 1.0 / np.asarray(self.categories, float))
 
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
-        m = self.categories[column] if isinstance(self.categories, tuple) else self.categories
+        counts = cast("int | tuple[int, ...]", self.categories)
+        m = counts[column] if isinstance(counts, tuple) else counts
         # 1 − λ = (1 + (m − 1)(1 − λ/λ_max)) / m
         same = jnp.log1p((m - 1) * jnp.exp(rest))
         return jnp.where(steps == 0, same, share) - math.log(m)
-
-    def category_counts(self, dim: int) -> dict[int, int | None]:
-        """All columns."""
-        return dict(enumerate(np.broadcast_to(self.categories, (dim,)).tolist()))
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         """0: the sum over all categories is 1."""
@@ -200,29 +201,10 @@ class LiRacine(Categorical):
     ```
     """
 
-    categories: int | tuple[int, ...] | None = eqx.field(static=True, default=None)
-
-    def __init__(
-        self, bandwidth: Number, categories: int | Sequence[int] | np.ndarray | None = None
-    ):
-        self.categories = None
-        if categories is not None:
-            counts = as_integer_tuple("categories", categories, 2)
-            self.categories = counts if np.ndim(categories) else counts[0]
-        super().__init__(bandwidth)
-
-    @property
-    def limit(self) -> np.ndarray:
-        return np.ones(np.shape(self.categories or 0))
+    __init__ = Categorical.__init__
 
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
         return jnp.where(steps == 0, 0.0, share)
-
-    def category_counts(self, dim: int) -> dict[int, int | None]:
-        """All columns."""
-        if self.categories is None:
-            return super().category_counts(dim)
-        return dict(enumerate(np.broadcast_to(self.categories, (dim,)).tolist()))
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         r"""$\sum_c \log(1 + (m_c - 1) \lambda_c)$, if the numbers of categories are given."""

@@ -6,6 +6,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, wider_dtype
+from .._core.hints import explained
 from .._core.rows import NewInputs, Rows
 from .._core.validation import require_instance
 from ..families import Family
@@ -17,6 +18,7 @@ from ._local_regression import LocalRegression, support_of
 from ._smoother import with_weights
 
 
+@explained
 class LocalLikelihood(LocalRegression):
     r"""Local likelihood: a generalised linear model, fitted around each input.
 

@@ -5,6 +5,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import Scalar
+from .._core.hints import explained
 from ..attention import as_order
 from ..local import QuantileFit, local_quantile
 from ..losses import CheckLoss, as_level
@@ -12,6 +13,7 @@ from ..priors import Prior
 from ._local_regression import LocalRegression
 
 
+@explained
 class LocalQuantile(LocalRegression):
     r"""Local polynomial quantile regression, exact.
 

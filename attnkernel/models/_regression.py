@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core.arrays import AnyArray
+from .._core.hints import explained
 from .._core.rows import NewInputs, Predictions, Rows
 from .._core.validation import as_integer_tuple, require_instance
 from ..attention import Auto, attention_weights
@@ -38,6 +39,7 @@ from ._smoother import RowsRegression, between_bounds, with_weights
 MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 
 
+@explained
 class KernelRegression(LocalRegression, LinearSmoother):
     r"""Local polynomial regression; order 0 is the mean of labels, weighted by a kernel.
 

@@ -92,6 +92,7 @@ def test_the_compiler_adds_products_rightly():
         (lambda: ak.KernelRegresion, "try ak.KernelRegression"),
         (lambda: ak.attend(X, X, X, kernel=ak.Gaussian(), mask=None), "MaskArray"),  # pyright: ignore[reportCallIssue]
         (lambda: ak.Gaussian(bandwidth=0.3), "lengthscale"),  # pyright: ignore[reportCallIssue]
+        (lambda: ak.KernelRegression(bandwidth=0.3), "lengthscale"),  # pyright: ignore[reportCallIssue]
         (lambda: ak.attend(X, X, X, kernel=ak.Gaussian(), prior=X > 0), "MaskArray"),
         (lambda: ak.fit(X, X[:, 0], MODEL), r"ak.fit\(model, x, y\)"),
         (lambda: ak.fit(MODEL, *mcycle(), objective="gcv", starts=1).predict, r"fit\(x_new\)"),
