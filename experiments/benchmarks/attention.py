@@ -8,7 +8,7 @@ exponentials; causal attention has half of the pairs.
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from jaxtyping import PRNGKeyArray
@@ -30,12 +30,9 @@ class AttentionBenchmark(Benchmark):
 
     length: list[Tokens] = Field(default=[1024, 4096], min_length=1)
     heads: int = Field(default=8, ge=1, le=1000)
+    axes: ClassVar = ("length", (False, True), (work.FORWARD, work.BACKWARD))
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"
-
-    def places(self) -> Iterable[tuple[Any, ...]]:
-        lengths = sorted(set(self.length))
-        return itertools.product(lengths, (False, True), (work.FORWARD, work.BACKWARD))
 
     def panel(self, row: Mapping[str, Any]) -> str:
         return _work(row)

@@ -1,7 +1,7 @@
 """The base of all benchmarks: cases and contenders in; tables, targets, figures, a summary out."""
 
-import abc
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,7 +29,7 @@ class Results(NamedTuple):
 
 
 class Benchmark(Study):
-    """A subclass states the `places` of its cases, `make_case`, what is `compared`, and `targets`.
+    """A subclass states the `axes` of its cases, `make_case`, what is `compared`, and `targets`.
 
     The first contender that is compared is ours: the times of the others are divided by its own.
     """
@@ -47,6 +47,8 @@ class Benchmark(Study):
         default=6.0, description="contenders that need more are left out"
     )
     is_benchmark: ClassVar[bool] = True
+    # whose combinations are the cases: fields, of which numbers ascend, or values
+    axes: ClassVar[Sequence[str | Sequence[Any]]] = ()
     compared: ClassVar[Sequence[str]] = ()  # the contenders in tables and figures
     along: ClassVar[str | None] = None  # the field along the horizontal axis
     x_label: ClassVar[str] = ""
@@ -56,9 +58,10 @@ class Benchmark(Study):
     # from the key of the study and a place; called once the case before is measured
     make_case: ClassVar[Callable[..., Case]]
 
-    @abc.abstractmethod
     def places(self) -> Iterable[tuple[Any, ...]]:
-        """The arguments of `make_case` for each case, after the key."""
+        """The arguments of `make_case` for each case, after the key; the last changes first."""
+        values = [getattr(self, axis) if isinstance(axis, str) else axis for axis in self.axes]
+        return itertools.product(*(sorted(set(v)) if type(v[0]) is int else v for v in values))
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         """Further entries of the summary."""

@@ -7,8 +7,7 @@ their seconds.
 """
 
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -52,6 +51,7 @@ class BenchGCV(Benchmark):
     repeats: int = Field(default=3, ge=1, le=1000)
     max_run_seconds: Positive = 60.0
     compared: ClassVar = (OURS, FASTLPR)
+    axes: ClassVar = ("orders", "n")
     along: ClassVar = "n"
     x_label: ClassVar = "rows n"
     panel_title: ClassVar = "order {order}"
@@ -60,9 +60,6 @@ class BenchGCV(Benchmark):
     def check(self) -> None:
         if self.precision != "float64":
             raise FieldError(("precision",), "expected float64: a certificate needs its digits")
-
-    def places(self) -> Iterable[tuple[int, int]]:
-        return itertools.product(sorted(set(self.orders)), sorted(set(self.n)))
 
     def make_case(self, key: PRNGKeyArray, order: int, n: int) -> Case:
         """Returns the `Case` that times both on n simulated rows of one column."""

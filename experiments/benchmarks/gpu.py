@@ -9,8 +9,7 @@ largest number. Without an accelerator, the contenders that need one are listed 
 """
 
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -91,12 +90,10 @@ class BenchGPU(Benchmark):
         *("Fused, bfloat16", "Blockwise, float32", *DENSE),
         *("cuDNN, bfloat16", *TORCH, "KeOps, float32"),
     )
+    axes: ClassVar = ("jobs", "n", (FORWARD, BACKWARD))
     along: ClassVar = "n"
     x_label: ClassVar = "points n"
     panel_title: ClassVar = "{job}, {phase}"
-
-    def places(self) -> Iterable[tuple[Job, int, str]]:
-        return itertools.product(self.jobs, sorted(set(self.n)), (FORWARD, BACKWARD))
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         return {

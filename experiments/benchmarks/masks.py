@@ -7,7 +7,7 @@ predicted time is that of full attention, in the same blocks, times the share of
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -92,6 +92,7 @@ class BenchMasks(Benchmark):
     block: int = Field(default=512, ge=1, le=4096, description="queries, and keys, of a block")
     heads: int = Field(default=8, ge=1, le=1000)
     dim: int = Field(default=64, ge=1, le=1000)
+    axes: ClassVar = ("examples",)
     compared: ClassVar = (OURS, FULL, JAX_NN)
 
     @field_validator("length")
@@ -100,9 +101,6 @@ class BenchMasks(Benchmark):
         if math.isqrt(length) ** 2 != length:
             raise ValueError(f"must be a square number, such as 4096; got {length}")
         return length
-
-    def places(self) -> Iterable[tuple[str]]:
-        return zip(self.examples)
 
     def make_case(self, key: PRNGKeyArray, example: str) -> Case:
         """Returns the `Case` that times one example."""

@@ -11,6 +11,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
+from ..config import NonEmpty
 from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from ..studies import Study
@@ -21,9 +22,7 @@ class BenchMemory(Study):
     """Value and gradient (in ℓ, x and y) of a sum over all pairs of n points, for growing n."""
 
     study: Literal["bench_memory"]
-    n: list[Annotated[int, Field(ge=3, le=10_000_000)]] = Field(
-        default=[50_000, 100_000, 200_000], min_length=1
-    )
+    n: NonEmpty[Annotated[int, Field(ge=3, le=10_000_000)]] = [50_000, 100_000, 200_000]
     dim: int = Field(default=8, ge=1, le=1000)
     is_benchmark: ClassVar[bool] = True
 

@@ -6,8 +6,7 @@ data and takes a plug-in bandwidth (`dpill`, then `locpoly`), without a criterio
 """
 
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -79,6 +78,7 @@ class Million(Benchmark):
     repeats: int = Field(default=3, ge=1, le=1000)
     max_seconds: Positive = 12.0
     compared: ClassVar = ("Fourier", "Sorted", "Blockwise", "Dense", KEOPS, R)
+    axes: ClassVar = ("dims", "sizes")
     along: ClassVar = "n"
     x_label: ClassVar = "points n"
     panel_title: ClassVar = "d = {dim}"
@@ -87,9 +87,6 @@ class Million(Benchmark):
     def check(self) -> None:
         if self.precision != "float64":
             raise FieldError(("precision",), "expected float64: a certificate needs its digits")
-
-    def places(self) -> Iterable[tuple[int, int]]:
-        return itertools.product(sorted(set(self.dims)), sorted(set(self.sizes)))
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         whole = [functools.partial(self._make_fit_case, key, size) for size in self.fits]

@@ -6,7 +6,7 @@ rows: the median of several interleaved rounds.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -64,6 +64,7 @@ class Peers(Benchmark):
     max_run_seconds: Positive = Field(
         default=40.0, description="another library that took more is not run again, nor its folds"
     )
+    axes: ClassVar = ("data",)
     compared: ClassVar = tuple(REGRESSORS)
 
     def check(self) -> None:
@@ -74,9 +75,6 @@ class Peers(Benchmark):
                     ("folds",),
                     f"expected up to {2 * n // 3}: data.{place} has {n} rows; got {self.folds}",
                 )
-
-    def places(self) -> Iterable[tuple[Bundled | ScikitLearn]]:
-        return zip(self.data)
 
     def make_case(self, key: PRNGKeyArray, data_set: Bundled | ScikitLearn) -> Case:
         """Returns the `Case` that times and cross-validates regressors on one data set."""

@@ -6,8 +6,6 @@ a chunk of C rows 4d² + 4Cd, in products of matrices. Causal softmax attention 
 """
 
 import functools
-import itertools
-from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
@@ -36,12 +34,10 @@ class BenchRecurrent(Benchmark):
     heads: int = Field(default=8, ge=1, le=1000)
     dim: int = Field(default=64, ge=1, le=1000)
     compared: ClassVar = (CHUNKED, SCAN, SOFTMAX)
+    axes: ClassVar = ("layers", (FORWARD, BACKWARD), "length")
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"
     panel_title: ClassVar = "{layer}, {phase}"
-
-    def places(self) -> Iterable[tuple[str, str, int]]:
-        return itertools.product(self.layers, (FORWARD, BACKWARD), sorted(set(self.length)))
 
     def make_case(self, key: PRNGKeyArray, layer: str, phase: str, length: int) -> Case:
         """Returns the `Case` that times one layer on `length` tokens."""

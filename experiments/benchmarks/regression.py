@@ -7,10 +7,9 @@ pairs, measured in the same run as the faster of two programs, and beside it the
 of matrices, which says how far 2d operations a pair can go.
 """
 
-import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -41,13 +40,11 @@ class BenchRegression(Benchmark):
     )
     dim: list[Annotated[int, Field(ge=1, le=1000)]] = Field(default=[1, 3, 8, 32], min_length=1)
     compared: ClassVar = (OURS, GRADIENT, KEOPS, DENSE, SKLEARN, "bound")
+    axes: ClassVar = ("n", "dim")
     along: ClassVar = "dim"
     x_label: ClassVar = "dimensions d"
     panel_title: ClassVar = "n = m = {n}"
     unit: ClassVar = "10⁹ pairs a second"
-
-    def places(self) -> Iterable[tuple[int, int]]:
-        return itertools.product(sorted(set(self.n)), sorted(set(self.dim)))
 
     def make_case(self, key: PRNGKeyArray, n: int, dim: int) -> Case:
         """Simulates n points in `dim` dimensions; returns the `Case` that times the contenders and

@@ -119,6 +119,7 @@ class BenchSelection(Benchmark):
         default=30.0, description="another library is given as many samples as this allows"
     )
     compared: ClassVar = (OURS, "kerneljax", "statsmodels", HESSBAND)
+    axes: ClassVar = ("dims", "n")
     along: ClassVar = "n"
     x_label: ClassVar = "rows n"
     panel_title: ClassVar = "d = {dim}"
@@ -126,8 +127,7 @@ class BenchSelection(Benchmark):
     round_seconds: ClassVar = 0.5  # repeat a quick one, or it is timed with cold caches
 
     def places(self) -> list[tuple[int, int, int]]:
-        places = itertools.product(sorted(set(self.dims)), sorted(set(self.n)))
-        return [(*place, i) for i, place in enumerate(places, 1)]
+        return [(*place, i) for i, place in enumerate(super().places(), 1)]
 
     def make_case(self, key: PRNGKeyArray, dim: int, n: int, number: int) -> Case:
         """Returns the `Case` that times the selection of bandwidths by every contender, on n

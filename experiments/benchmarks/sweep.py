@@ -39,9 +39,6 @@ class BenchSweep(Benchmark):
     max_seconds: Positive = 600.0
     compared: ClassVar = (SWEEP, ONE, EACH)
 
-    def places(self) -> list[tuple[()]]:
-        return [()]
-
     def make_case(self, key: PRNGKeyArray, *place: Any) -> Case:
         """Returns the `Case` that times the command of a sweep, and that of one of its runs."""
         members = self.seeds * len(self.hold_out)

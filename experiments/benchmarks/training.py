@@ -4,8 +4,7 @@ The loop calls a jitted step. Rows are drawn and gathered outside it, in shapes 
 hold-out; heads are a list; each training makes and compiles its own step.
 """
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -88,14 +87,12 @@ class BenchTraining(Benchmark):
     head_steps: int = Field(default=1000, ge=1)
     repeats: int = Field(default=3, ge=1, le=1000)
     max_seconds: Positive = 600.0
+    axes: ClassVar = (("hold-out fits", "head fits"), (True, False))
     compared: ClassVar = (OURS, LOOP, KEPT)
 
     def check(self) -> None:
         if max(self.hold_out) >= self.data.n:
             raise FieldError(("hold_out",), f"expected less than data.n = {self.data.n}")
-
-    def places(self) -> Iterable[tuple[str, bool]]:
-        return itertools.product(("hold-out fits", "head fits"), (True, False))
 
     def make_case(self, key: PRNGKeyArray, work: str, cold: bool) -> Case:
         """Returns the `Case` that times the trainings named `work`, ours by `fit_many` and those of

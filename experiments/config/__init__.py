@@ -14,6 +14,7 @@ from .schema import (
     KernelName,
     Model,
     Name,
+    NonEmpty,
     Part,
     Positive,
     Seed,

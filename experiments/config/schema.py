@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import equinox as eqx
 import jax
@@ -30,6 +30,8 @@ def _require_hold_out_size(value: int | float) -> int | float:
     )
 
 
+Item = TypeVar("Item")
+NonEmpty = Annotated[list[Item], Field(min_length=1)]
 # not 0 or infinite in float32
 Positive = Annotated[float, Field(ge=1e-30, le=1e30, allow_inf_nan=False)]
 HoldOutSize = Annotated[int | float, pydantic.AfterValidator(_require_hold_out_size)]

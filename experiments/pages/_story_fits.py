@@ -34,10 +34,11 @@ def standardise(points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return (points - centre) / scale, centre, scale
 
 
-def features(points: np.ndarray) -> np.ndarray:
-    """1, both inputs in standard deviations, their squares and their product."""
-    (e, c), one = standardise(points)[0].T, np.ones(len(points))
-    return np.stack([one, e, c, e * e, c * c, e * c], axis=1)
+def features(rows: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """1, both inputs in standard deviations of all points, their squares and their product."""
+    _, centre, scale = standardise(points)
+    e, c = ((rows - centre) / scale).T
+    return np.stack([np.ones(len(rows)), e, c, e * e, c * c, e * c], axis=1)
 
 
 def train_keys(points: np.ndarray, y: np.ndarray) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def train_attention(points: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     kernel regression beside it has its two lengthscales from leave-one-out on the same rows.
     """
     test = np.arange(len(y)) % TEST_EVERY == TEST_EVERY - 1
-    train, inputs = np.flatnonzero(~test), features(points)
+    train, inputs = np.flatnonzero(~test), features(points, points)
     sides = [
         eqx.nn.Linear(inputs.shape[1], QK_SIZE, use_bias=False, key=key)
         for key in jax.random.split(jax.random.PRNGKey(0))

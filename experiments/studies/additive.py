@@ -13,7 +13,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import FieldError, Positive
+from ..config import FieldError, NonEmpty, Positive
 from ..reports import looks_of, save_with_legend, subplots
 from ..reports.predictions import half_width
 from ..runs import NO_MONITOR, Monitor, Run
@@ -30,8 +30,8 @@ class Additive(Study):
 
     study: Literal["additive"]
     precision: Literal["float32", "float64"] = "float64"
-    rows: list[Annotated[int, Field(ge=30, le=2000)]] = Field(default=[200, 400], min_length=1)
-    dims: list[Annotated[int, Field(ge=5, le=20)]] = Field(default=[5, 10], min_length=1)
+    rows: NonEmpty[Annotated[int, Field(ge=30, le=2000)]] = [200, 400]
+    dims: NonEmpty[Annotated[int, Field(ge=5, le=20)]] = [5, 10]
     noise: Positive = 1.0
     test_rows: int = Field(default=1000, ge=10, le=100_000)
     data_sets: int = Field(default=5, ge=2, le=1000)

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 import attnkernel as ak
 
-from ..config import Positive
+from ..config import NonEmpty, Positive
 from ..reports import looks_of, subplots
 from ..reports.predictions import half_width
 from ..runs import NO_MONITOR, Monitor, Run
@@ -130,10 +130,8 @@ class AssociativeRecall(Study):
     """Layers with the same number of parameters learn to recall a growing number of pairs."""
 
     study: Literal["associative_recall"]
-    layers: list[LayerName] = Field(  # pyright: ignore[reportInvalidTypeForm]
-        default=list(LAYERS), min_length=1
-    )
-    pairs: list[Annotated[int, Field(ge=1, le=256)]] = Field(default=[4, 8, 16], min_length=1)
+    layers: NonEmpty[LayerName] = list(LAYERS)  # pyright: ignore[reportInvalidTypeForm]
+    pairs: NonEmpty[Annotated[int, Field(ge=1, le=256)]] = [4, 8, 16]
     key_tokens: int = Field(default=64, ge=2, le=4096)
     value_tokens: int = Field(default=64, ge=2, le=4096)
     size: int = Field(default=32, ge=4, le=1024)

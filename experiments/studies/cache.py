@@ -15,6 +15,7 @@ from attnkernel.kernels import EluFeatures
 from attnkernel.methods import Linear
 
 from ..benchmarks.driver import interleaved, medians
+from ..config import NonEmpty
 from ..reports import heat_map, lengths_axis, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -39,7 +40,7 @@ class Cache(Study):
         le=4096,
         description="tokens that are decoded and compared with the full pass",
     )
-    lengths: list[Annotated[int, Field(ge=2, le=10**6)]] = Field(min_length=1)
+    lengths: NonEmpty[Annotated[int, Field(ge=2, le=10**6)]]
     repeats: int = Field(default=50, ge=1)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:

@@ -16,7 +16,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Positive
+from ..config import NonEmpty, Positive
 from ..reports import facets, looks_of, save_with_legend, subplots
 from ..reports.predictions import Claims, always, judge_and_print, mean_of, of_interval
 from ..runs import NO_MONITOR, Monitor, Run
@@ -91,9 +91,7 @@ class ContextTemperature(Study):
 
     study: Literal["context_temperature"]
     dim: int = Field(default=8, ge=1, le=64)
-    contexts: list[Annotated[int, Field(ge=8, le=1024)]] = Field(
-        default=[16, 64, 256], min_length=1
-    )
+    contexts: NonEmpty[Annotated[int, Field(ge=8, le=1024)]] = [16, 64, 256]
     noise: Positive = Field(default=0.5, description="that the attention suits")
     shift: float = Field(
         default=2.0, gt=1, description="the factor by which a standard deviation differs in a case"

@@ -13,6 +13,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
+from ..config import NonEmpty
 from ..reports import label_outer, panels, save_with_legend
 from ..runs import NO_MONITOR, Column, Monitor, Run
 from .study import Keys, Study, fit_by_leave_one_out
@@ -52,8 +53,8 @@ class Coverage(Study):
     study: Literal["coverage"]
     precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=150, ge=20, le=2000)
-    designs: list[Design] = Field(default=["even", "boundary"], min_length=1)
-    orders: list[Literal[0, 1]] = Field(default=[0, 1], min_length=1)
+    designs: NonEmpty[Design] = ["even", "boundary"]
+    orders: NonEmpty[Literal[0, 1]] = [0, 1]
     data_sets: int = Field(default=1000, ge=2, le=100_000)
     level: float = Field(default=0.95, gt=0, lt=1)
     points: int = Field(

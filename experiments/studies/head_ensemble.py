@@ -15,7 +15,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import FieldError, Positive
+from ..config import FieldError, NonEmpty, Positive
 from ..reports import facets, label_outer, save_with_legend
 from ..reports.predictions import Claims, judge_and_print, mean_of, of_interval
 from ..runs import NO_MONITOR, Monitor, Run
@@ -27,10 +27,10 @@ class HeadEnsemble(Study):
     """Bias, variance and covariance of heads, by their number and the number of rows."""
 
     study: Literal["head_ensemble"]
-    functions: list[Function] = Field(default=["additive", "one direction", "rough"], min_length=1)
+    functions: NonEmpty[Function] = ["additive", "one direction", "rough"]
     dim: int = Field(default=8, ge=2, le=64)
     heads: list[Annotated[int, Field(ge=1, le=64)]] = Field(default=[1, 2, 4, 8], min_length=2)
-    rows: list[Annotated[int, Field(ge=16, le=8192)]] = Field(default=[64, 256, 1024], min_length=1)
+    rows: NonEmpty[Annotated[int, Field(ge=16, le=8192)]] = [64, 256, 1024]
     rotated: bool = Field(
         default=True, description="whether heads see random directions, not columns"
     )

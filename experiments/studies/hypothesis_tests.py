@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 from attnkernel.kernels import AitchisonAitken
 
-from ..config import Positive
+from ..config import NonEmpty, Positive
 from ..reports import label_outer, panels, save_with_legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, fit_by_leave_one_out
@@ -31,7 +31,7 @@ class HypothesisTests(Study):
     precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=100, ge=20, le=1000)
     noise: Positive = 0.5
-    cases: list[Case] = Field(default=list(get_args(Case)), min_length=1)
+    cases: NonEmpty[Case] = list(get_args(Case))
     effects: list[Annotated[float, Field(ge=0)]] = Field(
         default=[0.0, 0.1, 0.2, 0.3, 0.4],
         min_length=2,

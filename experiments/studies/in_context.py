@@ -11,7 +11,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Positive
+from ..config import NonEmpty, Positive
 from ..reports import save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -30,9 +30,7 @@ class InContext(Study):
     study: Literal["in_context"]
     lengthscale: Positive = Field(default=0.5, description="of the functions")
     noise: Positive = 0.2
-    contexts: list[Annotated[int, Field(ge=3, le=512)]] = Field(
-        default=[8, 16, 32, 64], min_length=1
-    )
+    contexts: NonEmpty[Annotated[int, Field(ge=3, le=512)]] = [8, 16, 32, 64]
     heads: int = Field(default=8, ge=1, le=64)
     qk_size: int = Field(default=8, ge=1, le=256)
     hidden: int = Field(default=64, ge=1, le=1024)

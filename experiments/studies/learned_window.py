@@ -20,7 +20,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Positive
+from ..config import NonEmpty, Positive
 from ..reports import facets, label_outer, save_with_legend
 from ..reports.predictions import Claims, judge_and_print, mean_of, of_interval
 from ..runs import NO_MONITOR, Monitor, Run
@@ -35,7 +35,7 @@ class LearnedWindow(Study):
     """Windows of attention trained over tasks, by smoothness, noise and length of the context."""
 
     study: Literal["learned_window"]
-    orders: list[Literal[0, 1]] = Field(default=[0, 1], min_length=1)
+    orders: NonEmpty[Literal[0, 1]] = [0, 1]
     lengthscales: Lengths = Field(default=[0.25, 0.5, 1.0], description="of functions")
     noises: Lengths = [0.1, 0.3, 0.9]
     contexts: list[Annotated[int, Field(ge=16, le=1024)]] = Field(

@@ -23,6 +23,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..benchmarks.driver import MIB, in_fresh_process
+from ..config import NonEmpty
 from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run, reserve_threads
 from .study import Study
@@ -57,7 +58,7 @@ class Scaling(Study):
     """`ak.methods.Sharded`: memory of each device, agreement with one, and communication."""
 
     study: Literal["scaling"]
-    devices: list[Count] = Field(default=[1, 2, 4, 8], min_length=1)
+    devices: NonEmpty[Count] = [1, 2, 4, 8]
     n: int = Field(default=2**18, ge=64, le=2**24)
     dim: int = Field(default=64, ge=1, le=256)
     checked: int = Field(

@@ -20,7 +20,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Positive
+from ..config import NonEmpty, Positive
 from ..reports import facets, label_outer, looks_of, save_with_legend
 from ..reports.predictions import Claims, always, half_width, judge_and_print
 from ..runs import NO_MONITOR, Monitor, Run
@@ -44,13 +44,9 @@ class TestTimeRegression(Study):
     """Errors of sequence layers on drifting functions, against the posterior mean."""
 
     study: Literal["test_time_regression"]
-    functions: list[Literal["linear", "nonlinear"]] = Field(
-        default=["linear", "nonlinear"], min_length=1
-    )
-    speeds: list[Annotated[float, Field(ge=0, le=10)]] = Field(
-        default=[0.0, 0.03, 0.1], min_length=1
-    )
-    noises: list[Positive] = Field(default=[0.1, 0.5], min_length=1)
+    functions: NonEmpty[Literal["linear", "nonlinear"]] = ["linear", "nonlinear"]
+    speeds: NonEmpty[Annotated[float, Field(ge=0, le=10)]] = [0.0, 0.03, 0.1]
+    noises: NonEmpty[Positive] = [0.1, 0.5]
     lengthscale: Positive = Field(default=0.7, description="of nonlinear functions")
     rows: int = Field(default=256, ge=16, le=4096)
     dim: int = Field(default=4, ge=1, le=64)

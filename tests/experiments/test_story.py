@@ -256,7 +256,7 @@ def test_the_attention_of_the_story_is_trained_on_other_rows_than_those_that_jud
     assert sorted([*found["train"], *found["test"]]) == list(range(88))  # no run is in both
     assert len(found["test"]) == 22
     (inputs, labels), (plain, plain_labels) = given
-    np.testing.assert_array_equal(inputs, _story_fits.features(points)[found["train"]])
+    np.testing.assert_array_equal(inputs, _story_fits.features(points, points)[found["train"]])
     np.testing.assert_array_equal(plain, points[found["train"]])
     for seen in (labels, plain_labels):
         np.testing.assert_array_equal(seen, y[found["train"]])
