@@ -8,7 +8,7 @@ exponentials; causal attention has half of the pairs.
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from jaxtyping import PRNGKeyArray
@@ -92,7 +92,7 @@ class BenchAttention(AttentionBenchmark):
         operations = self.heads * pairs * (4 if row["phase"] == work.FORWARD else 14) * self.dim
         return {"Gflop/s": f"{operations / row['median'][work.OURS] / 1e9:.0f}"}
 
-    def targets(self, results: Results) -> list[dict[str, Any]]:
+    def targets(self, results: Results) -> Iterator[dict[str, Any]]:
         table, grown = results.table, _memory_by_contender(results, "growth_bytes")
         later = _memory_by_contender(results, "later_growth_bytes").get(work.OURS, {})
         saved = {
@@ -109,18 +109,14 @@ class BenchAttention(AttentionBenchmark):
             if not causal
         }
 
-        def of_torch(causal: bool) -> dict[str, float]:
-            return ratios((row for row in table if row["causal"] == causal), work.TORCH, work.OURS)
-
-        at_4096 = ratios((row for row in table if row["length"] == 4096), work.JAX_NN, work.OURS)
-        return [
-            target("times as fast as jax.nn, T = 4096", 4.0, at_4096),
-            target(f"times less memory than jax.nn, T = {self.memory_length}", 10.0, saved),
-            target("MiB of a later call, with gradients too", 150.0, later, at_most=True),
-            target("times as fast as PyTorch, causal", 1.0, of_torch(True)),
-            target("times as fast as PyTorch, full", 0.8, of_torch(False)),
-            target("causal, in times of full", 0.6, causal_part, at_most=True),
-        ]
+        at_4096 = ratios(table, work.JAX_NN, work.OURS, length=4096)
+        causal, full = (ratios(table, work.TORCH, work.OURS, causal=of) for of in (True, False))
+        yield target("times as fast as jax.nn, T = 4096", 4.0, at_4096)
+        yield target(f"times less memory than jax.nn, T = {self.memory_length}", 10.0, saved)
+        yield target("MiB of a later call, with gradients too", 150.0, later, at_most=True)
+        yield target("times as fast as PyTorch, causal", 1.0, causal)
+        yield target("times as fast as PyTorch, full", 0.8, full)
+        yield target("causal, in times of full", 0.6, causal_part, at_most=True)
 
     def print_tables(self, results: Results, run: Run) -> None:
         missing = {work.in_words(*place): {} for place in work.WORKS}

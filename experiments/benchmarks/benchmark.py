@@ -67,9 +67,9 @@ class Benchmark(Study):
         """Further entries of the summary."""
         return {}
 
-    def targets(self, results: Results) -> list[dict[str, Any]]:
+    def targets(self, results: Results) -> Iterable[dict[str, Any]]:
         """What should be reached, and whether it is: see `reports.target`."""
-        return []
+        return ()
 
     def values(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """The numbers of a row that are tabulated and drawn, by contender, in `unit`."""
@@ -106,7 +106,7 @@ class Benchmark(Study):
     def report(self, results: Results, run: Run) -> None:
         note_unavailable(run, results.table)
         self.print_tables(results, run)
-        targets = self.targets(results)
+        targets = list(self.targets(results))
         table_of_targets(run, targets)
         self.draw(results, run)
         run.summary({"table": results.table, **results.more, "targets": targets})

@@ -21,6 +21,7 @@ R_PACKAGES = {"R: np": "np", "R: KernSmooth": "KernSmooth", "R: locfit": "locfit
 CONTENDERS = (OURS, OURS + CACHED, f"{OURS}, float64", f"{OURS}, order 0", EQUINOX)
 CONTENDERS += (EQUINOX + CACHED, *PACKAGES, *R_PACKAGES)
 CPU, WALL, PROGRAMS, MEMORY = "CPU seconds", "seconds", "programs", "growth of memory"
+COLUMNS = {CPU: "median", WALL: "wall", PROGRAMS: "compiled", MEMORY: "growth"}  # of a row
 
 
 class Call(NamedTuple):

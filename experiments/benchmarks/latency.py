@@ -7,7 +7,7 @@ threads: they depend less than seconds on what else the machine does.
 
 import functools
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -91,16 +91,13 @@ class BenchLatency(Benchmark):
                 if package is not None:
                     optional_import(package)
             env = {"JAX_ENABLE_X64": str(self.precision == "float64")}
-            if not is_cached:
-                return timed(contender, functools.partial(measure, contender, script, env))
-            env |= {
-                "JAX_ENABLE_COMPILATION_CACHE": "true",
-                "JAX_COMPILATION_CACHE_DIR": str(Path(folder.name) / contender),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            }
             run = functools.partial(measure, contender, script, env)
-            run()
-            return timed(contender + first.CACHED, run)
+            if is_cached:
+                env["JAX_ENABLE_COMPILATION_CACHE"] = "true"
+                env["JAX_COMPILATION_CACHE_DIR"] = str(Path(folder.name) / contender)
+                env["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+                run()
+            return timed(contender + first.CACHED * is_cached, run)
 
         contenders = {
             contender + first.CACHED * is_cached: functools.partial(make, contender, is_cached)
@@ -124,40 +121,29 @@ class BenchLatency(Benchmark):
 
         return Case({"call": name}, call.label, contenders, check, cold=True)
 
-    def targets(self, results: Results) -> list[dict[str, Any]]:
-        found = []
-        columns = {
-            first.CPU: "median",
-            first.WALL: "wall",
-            first.PROGRAMS: "compiled",
-            first.MEMORY: "growth",
-        }
+    def targets(self, results: Results) -> Iterator[dict[str, Any]]:
         for row in results.table:
             call = self._calls()[row["call"]]
-            values = row.get(columns[call.measure], {})
+            values, what = row.get(first.COLUMNS[call.measure], {}), call.measure
             for end, limit in (("", call.limit), (first.CACHED, call.disk_limit)):
-                if limit is None:
-                    continue
                 value = values.get(first.OURS + end)
                 if call.over is not None:
                     value = ratio(values, first.OURS + end, call.over + end)
-                what = call.measure + ("" if call.over is None else f" over those of {call.over}")
+                    what = f"{call.measure} over those of {call.over}"
                 place = {} if value is None else {row["label"] + end: value}
-                found.append(target(what, limit, place, at_most=True))
-        return found
+                if limit is not None:
+                    yield target(what, limit, place, at_most=True)
 
     def print_tables(self, results: Results, run: Run) -> None:
         cells = []
         for row in results.table:
             label = row["label"]
-            for contender in self.compared:
-                if contender in row["median"]:
-                    cpu = number(row["median"][contender])
-                    over = number(ratio(row["median"], contender, first.OURS))
-                    whats = ("wall", "compiled", "loaded")
-                    found = [number(row[what][contender]) for what in whats]
-                    cells.append([label, contender, cpu, over, *found])
-                    label = ""
+            for contender in filter(row["median"].__contains__, self.compared):
+                over = ratio(row["median"], contender, first.OURS)
+                found = (row[what][contender] for what in ("wall", "compiled", "loaded"))
+                numbers = (row["median"][contender], over, *found)
+                cells.append([label, contender, *map(number, numbers)])
+                label = ""
         headers = ["call", "contender", "CPU s", f"× {first.OURS}", "s", "compiled", "loaded"]
         run.table(f"medians of {self.repeats} processes", headers, cells)
 

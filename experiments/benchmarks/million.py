@@ -6,7 +6,7 @@ data and takes a plug-in bandwidth (`dpill`, then `locpoly`), without a criterio
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -23,7 +23,7 @@ from ..config import FieldError, Part, Positive
 from ..reports import subplots
 from ..runs import NO_MONITOR, Column, Monitor, Run
 from .benchmark import Benchmark, Results
-from .driver import Case, Unavailable, agreement
+from .driver import Case, Contender, Unavailable, agreement, compiled
 from .r_scripts import kernsmooth
 from .regression import keops
 from .reports import note_unavailable, ratios, target
@@ -154,24 +154,25 @@ class Million(Benchmark):
         x, y = self._simulate_data(key, n, dim)
         lengthscale = rule_of_thumb(x) * TYPICAL_LENGTHSCALE[dim]
 
-        def compile_criterion(method: ak.methods.Method) -> Callable[..., Any]:
-            return criterion(ak.Gaussian, method, lengthscale, x, y)
+        def criterion(
+            method: ak.methods.Method, kernel: Any = ak.Gaussian, factor: float = 1.0
+        ) -> Contender:
+            both = jax.value_and_grad(leave_one_out(kernel, method))
+            return compiled(both, jnp.log(factor * lengthscale), x, y)
 
-        def dense() -> Callable[..., Any]:
+        def dense() -> Contender:
             if n > MAX_DENSE_ROWS:
                 raise Unavailable(f"at most {MAX_DENSE_ROWS} rows")
-            return compile_criterion(ak.methods.Dense())
+            return criterion(ak.methods.Dense())
 
-        makers: dict[str, Callable[[], Callable[[], Any]]] = {
-            "Fourier": lambda: compile_criterion(ak.methods.Fourier(self.tol)),
-            "Blockwise": lambda: compile_criterion(ak.methods.Blockwise()),
+        makers: dict[str, Callable[[], Contender]] = {
+            "Fourier": lambda: criterion(ak.methods.Fourier(self.tol)),
+            "Blockwise": lambda: criterion(ak.methods.Blockwise()),
             "Dense": dense,
             KEOPS: lambda: keops(jnp.asarray(lengthscale), x, y[:, None]),
         }
         if dim == 1:
-            makers["Sorted"] = lambda: criterion(
-                ak.Epanechnikov, ak.methods.Sorted(), 2 * lengthscale, x, y
-            )
+            makers["Sorted"] = lambda: criterion(ak.methods.Sorted(), ak.Epanechnikov, 2.0)
             makers[R] = lambda: kernsmooth(x[:, 0], y)
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,9 +181,9 @@ class Million(Benchmark):
 
         return Case({"n": n, "dim": dim}, f"n = {n}, d = {dim}", makers, check)
 
-    def targets(self, results: Results) -> list[dict[str, Any]]:
+    def targets(self, results: Results) -> Iterator[dict[str, Any]]:
         found = ratios(results.more["fits"], OURS, R)
-        return [target("whole fit, over R's dpill + locpoly", 3.0, found, at_most=True)]
+        yield target("whole fit, over R's dpill + locpoly", 3.0, found, at_most=True)
 
     def print_tables(self, results: Results, run: Run) -> None:
         fits = results.more["fits"]
@@ -202,29 +203,22 @@ def rule_of_thumb(x: Float[Array, "n dim"]) -> float:
     return 1.06 * float(jnp.mean(jnp.std(x, axis=0))) * n ** (-1 / (dim + 4))
 
 
-def criterion(
-    kernel: Callable[[Array], ak.kernels.Kernel],
-    method: ak.methods.Method,
-    lengthscale: float,
-    x: Array,
-    y: Array,
-) -> Callable[..., Any]:
-    """Leave-one-out and its derivative in log ℓ, compiled: a function of a factor of ℓ."""
+def leave_one_out(kernel: Any, method: ak.methods.Method) -> Callable[..., Float[Array, ""]]:
+    """Leave-one-out of a class of kernels: a function of log ℓ, x and y."""
 
     def of(log_lengthscale: Array, x: Array, y: Array) -> Float[Array, ""]:
         model = ak.KernelRegression(kernel(jnp.exp(log_lengthscale)), method=method)
         return ak.LeaveOneOut()(model, x, y)
 
-    program = jax.jit(jax.value_and_grad(of)).lower(jnp.log(lengthscale), x, y).compile()
-    return lambda factor=1.0: program(jnp.log(lengthscale * factor), x, y)
+    return of
 
 
 def newton_step(tol: float, lengthscale: Array, x: Array, y: Array) -> float:
     """The distance to the minimum by one Newton step in log ℓ: gradient over curvature."""
-    gradient = criterion(ak.Gaussian, ak.methods.Fourier(tol), float(lengthscale), x, y)
-    step = 0.01
-    low, here, high = (float(gradient(factor)[1]) for factor in (1 / (1 + step), 1.0, 1 + step))
-    return abs(here) * 2 * float(np.log1p(step)) / (high - low)
+    gradient = jax.jit(jax.grad(leave_one_out(ak.Gaussian, ak.methods.Fourier(tol))))
+    at, step = jnp.log(lengthscale), float(np.log1p(0.01))
+    low, here, high = (float(gradient(at + moved, x, y)) for moved in (-step, 0.0, step))
+    return abs(here) * 2 * step / (high - low)
 
 
 def curves_of(

@@ -6,7 +6,7 @@ rows: the median of several interleaved rounds.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..runs import Run
 from ..studies import Keys, load
 from .benchmark import Benchmark, Results
 from .driver import Case
-from .regressors import BOTH, KERNEL_REGRESSOR, OURS, REGRESSORS, Prediction, Regressor
+from .regressors import BOTH, KERNEL_REGRESSOR, OURS, REGRESSORS, Regressor
 from .reports import target
 from .scikit_learn_data import ScikitLearn
 
@@ -110,11 +110,10 @@ class Peers(Benchmark):
         found: dict[str, dict[str, float]] = {name: {} for name in contenders}
         squares: dict[str, np.ndarray] = {}
         for name, contender in contenders.items():
-            predicted = self._predict_left_out(contender, x, y, fold)
-            squares[name] = (predicted.centre - y) ** 2
-            if predicted.lower is not None and predicted.upper is not None:
-                inside = (predicted.lower <= y) & (y <= predicted.upper)
-                width = np.mean(predicted.upper - predicted.lower)
+            centre, *ends = self._predict_left_out(contender, x, y, fold)
+            squares[name] = (centre - y) ** 2
+            if ends:
+                inside, width = (ends[0] <= y) & (y <= ends[1]), np.mean(ends[1] - ends[0])
                 found[name] |= {"coverage": float(np.mean(inside)), "width": float(width)}
         errors = {name: float(np.sqrt(np.mean(values))) for name, values in squares.items()}
         first = squares[self.contenders[0]]
@@ -132,7 +131,7 @@ class Peers(Benchmark):
 
     def _predict_left_out(
         self, contender: Regressor, x: np.ndarray, y: np.ndarray, fold: np.ndarray
-    ) -> Prediction:
+    ) -> np.ndarray:
         """Predicts every row of x by a fit that has seen no row of its fold; `fold`: the number of
         the fold of each row.
         """
@@ -142,12 +141,7 @@ class Peers(Benchmark):
             seen = np.flatnonzero(fold != number)[:fewest]
             parts.append(contender(x[seen], y[seen]).predict(x[fold == number], self.level))
         back = np.argsort(np.argsort(fold, kind="stable"), kind="stable")
-        centre, *ends = (
-            None if column[0] is None else np.concatenate(column)[back]
-            for column in zip(*parts, strict=True)
-        )
-        assert centre is not None
-        return Prediction(centre, *ends)
+        return np.concatenate(parts, axis=1)[:, back]
 
     def print_tables(self, results: Results, run: Run) -> None:
         rows = results.table
@@ -164,15 +158,11 @@ class Peers(Benchmark):
         def of_folds(form: Callable[[Mapping[str, float]], str]) -> Any:
             return lambda row, name: form(row["folds"][name]) if name in row["folds"] else "not run"
 
-        table(
-            f"Root mean squared error over {self.folds} folds, over the minimum",
-            of_folds(lambda folds: f"{folds['over_best']:.3f}"),
-        )
-        table(
-            f"Mean square less that of {self.contenders[0]}, in standard errors of that",
-            of_folds(in_standard_errors),
-        )
-        table("R² of left-out labels", of_folds(lambda folds: f"{folds['r_squared']:.3f}"))
+        title = f"Root mean squared error over {self.folds} folds, over the minimum"
+        table(title, of_folds("{over_best:.3f}".format_map))
+        title = f"Mean square less that of {self.contenders[0]}, in standard errors of that"
+        table(title, of_folds(in_standard_errors))
+        table("R² of left-out labels", of_folds("{r_squared:.3f}".format_map))
 
         def seconds(row: Mapping[str, Any], name: str) -> str:
             if name not in row["median"]:
@@ -182,9 +172,8 @@ class Peers(Benchmark):
         def interval(folds: Mapping[str, float]) -> str:
             return "{coverage:.3f} ({width:.3g})".format(**folds) if "width" in folds else "none"
 
-        table(
-            f"Seconds to choose and fit, median of up to {self.repeats} runs (first run)", seconds
-        )
+        title = f"Seconds to choose and fit, median of up to {self.repeats} runs (first run)"
+        table(title, seconds)
         share = f"Share of left-out labels in their {100 * self.level:g} % interval (mean width)"
         table(share, of_folds(interval))
         run.note(
@@ -197,13 +186,13 @@ class Peers(Benchmark):
             ]
         )
 
-    def targets(self, results: Results) -> list[dict[str, Any]]:
+    def targets(self, results: Results) -> Iterator[dict[str, Any]]:
         """Targets of each of ours: the error over the minimum, and the speed against peers; for
         `KernelRegressor` R² against ridge and neighbours.
 
         The peer of a data set is the slowest one whose error is within one hundredth of ours.
         """
-        rows, targets = results.table, []
+        rows = results.table
         for name in BOTH:
             ours = [row for row in rows if name in row["folds"]]
             if not ours:
@@ -220,20 +209,18 @@ class Peers(Benchmark):
                 if equals:
                     slowest = max(equals, key=lambda other: equals[other])
                     faster[f"{row['data']}, {slowest}"] = equals[slowest]
-            targets += [
-                target(f"{name}: error over the minimum", CLOSE, error, at_most=True),
-                target(f"{name}: seconds over its own, slowest with an equal error", 10.0, faster),
-            ]
+            yield target(f"{name}: error over the minimum", CLOSE, error, at_most=True)
+            title = f"{name}: seconds over its own, slowest with an equal error"
+            yield target(title, 10.0, faster)
         less = {}
         for row in rows:
-            r_squared = {name: folds["r_squared"] for name, folds in row["folds"].items()}
-            simple = [r_squared[name] for name in SIMPLE if name in r_squared]
-            if KERNEL_REGRESSOR in r_squared and len(simple) == len(SIMPLE):
-                less[row["data"]] = r_squared[KERNEL_REGRESSOR] - max(simple)
+            folds = row["folds"]
+            if {KERNEL_REGRESSOR, *SIMPLE} <= folds.keys():
+                best = max(folds[name]["r_squared"] for name in SIMPLE)
+                less[row["data"]] = folds[KERNEL_REGRESSOR]["r_squared"] - best
         if less:
             title = f"{KERNEL_REGRESSOR}: R² less that of the better of {' and '.join(SIMPLE)}"
-            targets.append(target(title, LESS_R_SQUARED, less))
-        return targets
+            yield target(title, LESS_R_SQUARED, less)
 
     def draw(self, results: Results, run: Run) -> None:
         rows = results.table

@@ -6,6 +6,7 @@ a chunk of C rows 4d² + 4Cd, in products of matrices. Causal softmax attention 
 """
 
 import functools
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
@@ -61,18 +62,16 @@ class BenchRecurrent(Benchmark):
             agree(CHUNKED, 1e-3, (CHUNKED, SCAN)),
         )
 
-    def targets(self, results: Results) -> list[dict[str, Any]]:
+    def targets(self, results: Results) -> Iterator[dict[str, Any]]:
+        rows = [row for row in results.table if row["layer"] != "Mesa"]
         longest = max(self.length)
-        rows = [row for row in results.table if row["length"] == longest and row["layer"] != "Mesa"]
-
-        def of_phase(phase: str, contender: str) -> dict[str, float]:
-            return ratios((r for r in rows if r["phase"] == phase), contender, CHUNKED)
-
-        return [
-            target(f"times as fast as the scan, T = {longest}", 5.0, of_phase(FORWARD, SCAN)),
-            target("the same with gradients", 5.0, of_phase(BACKWARD, SCAN)),
-            target(f"times as fast as softmax, T = {longest}", 1.0, of_phase(FORWARD, SOFTMAX)),
-        ]
+        for what, least, phase, name in (
+            (f"times as fast as the scan, T = {longest}", 5.0, FORWARD, SCAN),
+            ("the same with gradients", 5.0, BACKWARD, SCAN),
+            (f"times as fast as softmax, T = {longest}", 1.0, FORWARD, SOFTMAX),
+        ):
+            found = ratios(rows, name, CHUNKED, length=longest, phase=phase)
+            yield target(what, least, found)
 
 
 def _options_of(layer: str, heads: int, length: int, dim: int, seed: int) -> dict[str, Any]:

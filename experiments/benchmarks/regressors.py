@@ -17,18 +17,13 @@ import attnkernel as ak
 from .driver import Unavailable, optional_import
 
 
-class Prediction(NamedTuple):
-    """At new inputs, with the ends of intervals of a new label where the regressor has them."""
-
-    centre: np.ndarray
-    lower: np.ndarray | None = None
-    upper: np.ndarray | None = None
-
-
 class Fitted(NamedTuple):
-    """What predicts at new inputs, shape (m, dim), for a level; and what was chosen, in words."""
+    """What predicts at new inputs, shape (m, dim), for a level; and what was chosen, in words.
 
-    predict: Callable[[np.ndarray, float], Prediction]
+    A prediction has the row of means; then, of a regressor with intervals, those of both ends.
+    """
+
+    predict: Callable[[np.ndarray, float], Sequence[np.ndarray]]
     chosen: str
     bandwidth: np.ndarray | None = None  # one per column, of a kernel regression
 
@@ -59,10 +54,10 @@ def gaussian_process(restarts: int, seed: int) -> Regressor:
         with warnings.catch_warnings(action="ignore"):  # of parameters that end on a bound
             model.fit(x, y)
 
-        def predict(at: np.ndarray, level: float) -> Prediction:
+        def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
             centre, sd = model.predict(at, return_std=True)
             width = NormalDist().inv_cdf(0.5 + 0.5 * level) * sd
-            return Prediction(centre, centre - width, centre + width)
+            return centre, centre - width, centre + width
 
         return Fitted(predict, str(model[-1].kernel_))
 
@@ -85,7 +80,7 @@ def nearest_neighbours(seed: int) -> Regressor:
             cv=selection.KFold(5, shuffle=True, random_state=seed),
         ).fit(x, y)
         (best,) = search.best_params_.values()
-        return Fitted(lambda at, level: Prediction(search.predict(at)), f"k = {best}")
+        return Fitted(lambda at, level: [search.predict(at)], f"k = {best}")
 
     return fit
 
@@ -98,7 +93,7 @@ def ridge() -> Regressor:
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         model = _standardised(make(np.logspace(-3, 3, 25))).fit(x, y)
-        return Fitted(lambda at, level: Prediction(model.predict(at)), f"{model[-1].alpha_:.3g}")
+        return Fitted(lambda at, level: [model.predict(at)], f"{model[-1].alpha_:.3g}")
 
     return fit
 
@@ -111,9 +106,9 @@ def kernel_regressor() -> Regressor:
         with warnings.catch_warnings(action="ignore"):  # of lengthscales that end on a bound
             model = make().fit(x, y)
 
-        def predict(at: np.ndarray, level: float) -> Prediction:
+        def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
             with warnings.catch_warnings(action="ignore"):  # of extrapolation
-                return Prediction(model.predict(at))
+                return [model.predict(at)]
 
         lengthscales = format_numbers(model.lengthscale_)
         return Fitted(predict, f"order {model.order_}, {lengthscales}")
@@ -176,9 +171,9 @@ def _select_best_fit(fits: Iterable[ak.Fit]) -> Fitted:
     """
     best = min(fits, key=lambda fit: float(fit.loss))
 
-    def predict(at: np.ndarray, level: float) -> Prediction:
+    def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
         band = ak.conformal(best, at, level=level)
-        return Prediction(*map(np.asarray, (band.centre, band.lower, band.upper)))
+        return tuple(map(np.asarray, (band.centre, band.lower, band.upper)))
 
     lengthscales = format_numbers(best.model.kernel.lengthscale)
     return Fitted(predict, f"{best.model.description}, {lengthscales}")
@@ -192,9 +187,9 @@ def statsmodels(kind: str) -> Regressor:
         with warnings.catch_warnings(action="ignore"):  # of divisions, of deprecations
             model = KernelReg(y, x, "c" * x.shape[1], reg_type=kind, bw="cv_ls")
 
-        def predict(at: np.ndarray, level: float) -> Prediction:
+        def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
             with warnings.catch_warnings(action="ignore"):
-                return Prediction(np.asarray(model.fit(at)[0]))
+                return [np.asarray(model.fit(at)[0])]
 
         return Fitted(predict, format_numbers(model.bw), np.asarray(model.bw))
 
@@ -210,10 +205,8 @@ def kerneljax(degree: int) -> Regressor:
         train, labels = jnp.asarray(x), jnp.asarray(y)
         found = kj.select_bandwidth(train, criterion, y=labels)
 
-        def predict(at: np.ndarray, level: float) -> Prediction:
-            return Prediction(
-                np.asarray(kj.local_poly(train, labels, found, at=jnp.asarray(at)).mean)
-            )
+        def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
+            return [np.asarray(kj.local_poly(train, labels, found, at=jnp.asarray(at)).mean)]
 
         bandwidth = np.asarray(found.bandwidth.h)
         return Fitted(predict, format_numbers(bandwidth), bandwidth)
@@ -229,8 +222,8 @@ def hessband() -> Regressor:
         column = x[:, 0]
         found = float(package.select_nw_bandwidth(column, y, method="analytic", folds=len(y)))
 
-        def predict(at: np.ndarray, level: float) -> Prediction:
-            return Prediction(package.nw_predict(column, y, at[:, 0], found))
+        def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
+            return [package.nw_predict(column, y, at[:, 0], found)]
 
         return Fitted(predict, format_numbers(found), np.array([found]))
 
@@ -253,9 +246,9 @@ def fastlowess(columns: int, seed: int) -> Regressor:
         folds = {"method": "kfold", "k": 5, "fractions": tried}
         model = Lowess(iterations=0, cv=folds, seed=seed, retain_model=True).fit(x[:, 0], y)
 
-        def predict(at: np.ndarray, level: float) -> Prediction:
+        def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
             band = model.predict(at[:, 0], intervals={"prediction": level}, extrapolation="linear")
-            return Prediction(band.y, band.prediction_lower, band.prediction_upper)
+            return band.y, band.prediction_lower, band.prediction_upper
 
         return Fitted(predict, f"{model.fraction_used:.3g} of the rows")
 

@@ -30,9 +30,14 @@ def ratio(values: Mapping[str, float], name: str, reference: str) -> float | Non
     return values[name] / values[reference] if {name, reference} <= values.keys() else None
 
 
-def ratios(rows: Iterable[Mapping[str, Any]], name: str, reference: str) -> dict[str, float]:
-    """By label of the row, the ratios of seconds that exist, for a target."""
-    found = {row["label"]: ratio(row["median"], name, reference) for row in rows}
+def ratios(
+    rows: Iterable[Mapping[str, Any]], name: str, reference: str, **where: Any
+) -> dict[str, float]:
+    """By label of the row, the ratios of seconds that exist, for a target; `where`: fields of the
+    rows that count.
+    """
+    chosen = [row for row in rows if where.items() <= row.items()]
+    found = {row["label"]: ratio(row["median"], name, reference) for row in chosen}
     return {label: value for label, value in found.items() if value is not None}
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import FieldError, Heteroskedastic, Model, Positive, Training
+from ..config import FieldError, Heteroskedastic, Model, Positive
 from ..runs import NO_MONITOR, Monitor, Run
 from ..studies import Keys
 from ..studies.heads import Heads, stack
@@ -156,31 +156,22 @@ class BenchTraining(Benchmark):
 
     def _make_hold_out_trainings(self, keys: Array) -> Trainings:
         """Returns the trainings of one model for each size of hold-out; `keys`: one for each."""
-        model = ak.KernelRegression(
-            Model(convention="unhalved").kernel_at(), rule=ak.Softmax(sink_mass=ak.fixed(SINK_MASS))
-        )
+        model = Model(convention="unhalved", sink_mass=SINK_MASS).make()
         objective = ak.HoldOut(jnp.array(self.hold_out), at_most=max(self.hold_out))
         options = {"objective": objective, "in_axes": (None, None, 0)}
-        options |= {"steps": self.hold_out_steps, "key": keys}
         start = {"log_lengthscales": [jnp.zeros(())], "weights": None}
         problems = [(start, size, key) for size, key in zip(self.hold_out, keys, strict=True)]
-        return model, options, problems
+        return model, options | {"steps": self.hold_out_steps, "key": keys}, problems
 
     def _make_head_trainings(self, keys: Array) -> Trainings:
         """Returns the same for each number of heads; `keys`: one for each."""
-        study = Heads(
-            study="heads",
-            data=self.data,
-            heads=self.heads,
-            model=Model(convention="unhalved"),
-            training=Training(steps=self.head_steps),
-        )
+        model = Model(convention="unhalved")
+        study = Heads(study="heads", data=self.data, heads=self.heads, model=model)
         starts = stack([study.start(heads) for heads in self.heads])
         options = {"objective": ak.HoldOut(1), "in_axes": (0, None, None)}
-        options |= {"steps": self.head_steps, "key": keys}
         problems = []
         for heads, key in zip(self.heads, keys, strict=True):
             lengths = list(jnp.log(jnp.linspace(0.1, 3.0, heads)))
             start = {"log_lengthscales": lengths, "weights": jnp.full(heads, 1.0 / heads)}
             problems.append((start, 1, key))
-        return starts, options, problems
+        return starts, options | {"steps": self.head_steps, "key": keys}, problems

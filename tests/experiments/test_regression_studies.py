@@ -16,7 +16,7 @@ from experiments.benchmarks import million, selection
 from experiments.benchmarks.benchmark import Results
 from experiments.benchmarks.driver import SelfTimed, Unavailable
 from experiments.benchmarks.r_scripts import kernsmooth
-from experiments.benchmarks.regressors import Fitted, Prediction
+from experiments.benchmarks.regressors import Fitted
 from experiments.config.registry import STUDIES
 from experiments.studies import additive
 from experiments.studies.boundary import predicted
@@ -109,15 +109,14 @@ def test_each_row_is_predicted_by_a_fit_without_its_fold():
     def fit(x, y):
         def predict(at, level):
             assert not np.isin(at, x).any()
-            return Prediction(2.0 * at[:, 0], at[:, 0] - level)
+            return 2.0 * at[:, 0], at[:, 0] - level, at[:, 0] + level
 
         return Fitted(predict, "")
 
     x = np.random.default_rng(0).normal(size=(13, 1))
     found = PEERS._predict_left_out(fit, x, x[:, 0], np.arange(13)[::-1] % 5)
-    np.testing.assert_array_equal(found.centre, 2.0 * x[:, 0])
-    np.testing.assert_array_equal(found.lower, x[:, 0] - 0.95)
-    assert found.upper is None
+    expected = [2.0 * x[:, 0], x[:, 0] - 0.95, x[:, 0] + 0.95]
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_targets_compare_times_only_of_peers_that_are_as_accurate():
