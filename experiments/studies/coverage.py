@@ -28,8 +28,6 @@ METHODS: dict[str, tuple[float, float] | None] = {
     "corrected, everywhere": (0.92, 0.98),
     "conformal": (0.94, 0.96),
     "conformal, local": (0.94, 0.96),
-    "derivative, naive": None,
-    "derivative, corrected": (0.93, 0.97),
 }
 Results = dict[tuple[Design, int], dict[str, dict[str, np.ndarray]]]  # by design, order, method
 VERDICTS = {None: "", True: "reached", False: "missed"}
@@ -61,9 +59,6 @@ class Coverage(Study):
         default=61, ge=3, le=1000, description="at which bands are asked, evenly over [-3, 3]"
     )
     draws: int = Field(default=500, ge=20, description="of noise, for each simultaneous band")
-    derivative: bool = Field(
-        default=False, description="whether to add bands of the derivative of the mean"
-    )
     starts: int = Field(default=3, ge=1)
     batch: int = Field(default=25, ge=1, description="data sets per call of the program")
 
@@ -83,7 +78,6 @@ class Coverage(Study):
             _summarise_coverage(design, order, name, found[name], self.level)
             for (design, order), found in results.items()
             for name in METHODS
-            if name in found
         ]
         run.table_of(
             f"Coverage of {100 * self.level:g} % bands, in {self.data_sets} data sets of {self.n} "
@@ -170,31 +164,22 @@ def _simulate_and_fit(
     y = simulate(x, data_key)
     fit = fit_by_leave_one_out(ak.Gaussian(0.3), order, x, y, study.starts)
     at = np.linspace(-3.0, 3.0, study.points)
-    where = {"mean": at, "slope": at, "label": inputs(design, study.points)}
-    slope = jax.vmap(jax.grad(ak.data.heteroskedastic_mean))
-    truths = {
-        "mean": ak.data.heteroskedastic_mean(at),
-        "slope": slope(jnp.asarray(at)),
-        "label": simulate(where["label"], label_key),
-    }
+    new = inputs(design, study.points)
+    true_mean, labels = ak.data.heteroskedastic_mean(at), simulate(new, label_key)
     drawn = {"kind": "simultaneous", "draws": study.draws, "key": draw_key}
-    asked: dict[str, tuple[Callable, dict[str, Any], str]] = {
-        "naive": (ak.bands, {"corrected": False}, "mean"),
-        "corrected": (ak.bands, {}, "mean"),
-        "naive, everywhere": (ak.bands, {"corrected": False, **drawn}, "mean"),
-        "corrected, everywhere": (ak.bands, drawn, "mean"),
-        "conformal": (ak.conformal, {}, "label"),
-        "conformal, local": (ak.conformal, {"local": True}, "label"),
+    asked: dict[str, tuple[Callable, dict[str, Any]]] = {
+        "naive": (ak.bands, {"corrected": False}),
+        "corrected": (ak.bands, {}),
+        "naive, everywhere": (ak.bands, {"corrected": False, **drawn}),
+        "corrected, everywhere": (ak.bands, drawn),
+        "conformal": (ak.conformal, {}),
+        "conformal, local": (ak.conformal, {"local": True}),
     }
-    if study.derivative:
-        asked |= {
-            "derivative, naive": (ak.bands, {"derivative": 1, "corrected": False}, "slope"),
-            "derivative, corrected": (ak.bands, {"derivative": 1}, "slope"),
-        }
     out = {}
-    for name, (method, options, of) in asked.items():
-        band = method(fit, where[of], level=study.level, **options)
-        inside = (band.lower <= truths[of]) & (truths[of] <= band.upper)
+    for name, (method, options) in asked.items():
+        where, truth = (at, true_mean) if method is ak.bands else (new, labels)
+        band = method(fit, where, level=study.level, **options)
+        inside = (band.lower <= truth) & (truth <= band.upper)
         out[name] = {
             "inside": jnp.all(inside) if "everywhere" in name else inside,
             "width": jnp.mean(band.upper - band.lower),

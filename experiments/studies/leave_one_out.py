@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar, Literal
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -11,7 +10,7 @@ from pydantic import Field
 import attnkernel as ak
 from attnkernel.fitting._options import Options
 
-from ..config import Data, FieldError, Model, Positive
+from ..config import Data, Model
 from ..reports import save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Fits, Keys, Study, describe, lengthscale_of, load
@@ -25,26 +24,12 @@ class LeaveOneOut(Study):
     precision: Literal["float32", "float64"] = "float64"
     data: Data
     model: Model = Model()
-    bounds: list[Positive] | None = Field(
-        default=None,
-        min_length=2,
-        max_length=2,
-        description="smallest and largest lengthscale to try",
-    )
     starts: int = Field(default=10, ge=1, le=1000)
     grid: int = Field(default=200, ge=10, le=10_000)
 
     def check(self) -> None:
         self.model.require_slope()
         load(self.data, self.keys().next())
-        if self.bounds is not None:
-            low, high = self.bounds
-            if not low < self.model.lengthscale < high:
-                raise FieldError(
-                    ("bounds",),
-                    f"expected [smallest, largest] around model.lengthscale = "
-                    f"{self.model.lengthscale:g}, got {self.bounds}",
-                )
 
     varying: ClassVar = ("seed", "model.lengthscale")
 
@@ -65,7 +50,6 @@ class LeaveOneOut(Study):
                 data.x,
                 data.y,
                 objective=ak.LeaveOneOut(),
-                bounds=self._search_bounds(),
                 starts=self.starts,
                 **following,
             )
@@ -78,22 +62,10 @@ class LeaveOneOut(Study):
         }
         return Fits(data, fit, numbers, jnp.all(fit.starts.diverged))
 
-    def _search_bounds(self) -> tuple[Any, Any] | None:
-        """Returns the models with the lowest and the highest lengthscale of the search; None for
-        the default ones.
-        """
-        if self.bounds is None:
-            return None
-        where = lambda model: model.kernel.lengthscale_parameter  # noqa: E731
-        ends = zip(ak.kernels.unbounded(self.model.make()), self.bounds, strict=True)
-        low, high = (eqx.tree_at(where, m, where(self.model.make(at))) for m, at in ends)
-        return low, high
-
     def report(self, results: Fits, run: Run) -> None:
         data, fit, numbers = results.data, results.fits, results.numbers
         run.note(fit.warnings())
-        ends = self._search_bounds() or fit.model.search_box(data.x)
-        lower, upper = (float(end.kernel.lengthscale) for end in ends)
+        lower, upper = (float(end.kernel.lengthscale) for end in fit.model.search_box(data.x))
         lengthscales = np.geomspace(lower, upper, self.grid)
         minima = [
             {**self.model.parameters(model.kernel), "criterion": loss}
