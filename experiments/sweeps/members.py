@@ -4,7 +4,7 @@ of the config. The command line wins: a field that it names is taken from there 
 
 import copy
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,7 +143,7 @@ def read_plan(path: Path, arguments: Sequence[str]) -> Plan:
     source = loading.read(path, shared)
     section = take_section(source)
     given = [argument.partition("=")[0] for argument in arguments]
-    parts = [] if section is None else _parts_of_section(section, source, given)
+    parts = [] if section is None else list(_parts_of_section(section, source, given))
     parts += [[{field: Setting(text)} for text in values] for field, values in axes.items()]
     if not parts:
         raise ConfigError(
@@ -173,10 +173,9 @@ def read_plan(path: Path, arguments: Sequence[str]) -> Plan:
 
 def _parts_of_section(
     section: Sweep, source: loading.Source, given: Sequence[str]
-) -> list[list[Combination]]:
-    """Returns the choices of each part of the section `sweep`, without the fields in `given` and
+) -> Iterator[list[Combination]]:
+    """Yields the choices of each part of the section `sweep`, without the fields in `given` and
     those within them."""
-    parts = []
     for choices in section.parts():
         kept: list[Combination] = [
             {
@@ -188,8 +187,7 @@ def _parts_of_section(
         ]
         distinct = {tuple(choice.items()): choice for choice in kept if choice}
         if distinct:
-            parts.append(list(distinct.values()))
-    return parts
+            yield list(distinct.values())
 
 
 def words(asked: Mapping[str, str]) -> str:

@@ -1,5 +1,6 @@
 """The report of a sweep: a line per member, means and intervals over seeds, and their figure."""
 
+import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -31,20 +32,23 @@ def report(
 
     `rounds`: the records of successive halving.
     """
-    rows = []
+    known = {member.id: found.get(member.id, {"state": "missing"}) for member in members}
+    state = [one.get("state") for one in known.values()]
+    numbers = {name: numbers_of(one.get("summary") or {}) for name, one in known.items()}
+    names = list(dict.fromkeys(itertools.chain.from_iterable(numbers.values())))
+    lines, together = [], defaultdict(list)
     for member in members:
-        known = found.get(member.id, {"state": "missing"})
-        numbers = numbers_of(known.get("summary") or {})
-        row = {"id": member.id, "state": known.get("state"), "reason": known.get("reason")}
-        rows.append((member, row, numbers))
-    names = list(dict.fromkeys(name for _, _, numbers in rows for name in numbers))
-    lines = [  # no text in the column of a field: as in the config
-        [*map(member.asked.get, axes), *row.values(), *map(numbers.get, names)]
-        for member, row, numbers in rows
+        ending = [known[member.id].get(field) for field in ENDING]
+        own = numbers[member.id]
+        # no text in the column of a field: as in the config
+        lines.append([*map(member.asked.get, axes), member.id, *ending, *map(own.get, names)])
+        if ending[0] == "done":
+            together[tuple((k, v) for k, v in member.asked.items() if k != "seed")].append(own)
+    write_csv(out / "members.csv", [*axes, "id", *ENDING, *names], lines)
+    groups = [
+        {"asked": dict(asked), "members": len(runs), "numbers": _summarise_runs(runs)}
+        for asked, runs in together.items()
     ]
-    write_csv(out / "members.csv", [*axes, "id", "state", "reason", *names], lines)
-    groups = _summarise_over_seeds(rows)
-    state = [row["state"] for _, row, _ in rows]
     content = {
         "members": len(members),
         "states": {name: state.count(name) for name in dict.fromkeys(state)},
@@ -66,9 +70,8 @@ def report(
     if len(groups) > MAX_ROWS:
         console.print(f"and {len(groups) - MAX_ROWS} more lines in {out / 'summary.json'}")
     if shown:
-        console.print(
-            f"figure  {_draw_sweep(out, groups, rows, {name: text_of[name] for name in shown})}"
-        )
+        label_of = {name: text_of[name] for name in shown}
+        console.print(f"figure  {_draw_sweep(out, groups, list(together.values()), label_of)}")
     console.print(f"numbers {out / 'summary.json'}")
     bad = [m for m in mine if found.get(m.id, {}).get("state") != "done"]
     for member in bad:
@@ -77,40 +80,27 @@ def report(
     return 1 if bad else 0
 
 
+ENDING = ("state", "reason")
 MAX_ROWS = 30
 
 
-def _summarise_over_seeds(
-    rows: Sequence[tuple[Member, dict[str, Any], dict[str, Any]]],
-) -> list[Any]:
-    """Groups the finished runs that differ in their seeds alone; returns for each group the mean,
-    sd and 95 % interval of every number. `rows`: (member, its id and state, its numbers) of each
-    run.
-    """
-    together = defaultdict(list)
-    for member, row, numbers in rows:
-        if row["state"] == "done":
-            asked = tuple((k, v) for k, v in member.asked.items() if k != "seed")
-            together[asked].append(numbers)
-    groups = []
-    for asked, found in together.items():
-        names = dict.fromkeys(name for numbers in found for name in numbers)
-        numbers = {}
-        for name in names:
-            values = np.array([one[name] for one in found if name in one], float)
-            mean, n = values.mean(), len(values)
-            numbers[name] = {"mean": mean, "sd": None, "n": n}
-            if n > 1:
-                half = half_width(values)
-                ends = {"lower": mean - half, "upper": mean + half}
-                numbers[name] |= {"sd": values.std(ddof=1), **ends}
-        groups.append({"asked": dict(asked), "members": len(found), "numbers": numbers})
-    return groups
+def _summarise_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the mean, sd and 95 % interval of every number of runs that differ in their seeds."""
+    numbers = {}
+    for name in dict.fromkeys(itertools.chain.from_iterable(runs)):
+        values = np.array([one[name] for one in runs if name in one], float)
+        mean, n = values.mean(), len(values)
+        numbers[name] = {"mean": mean, "sd": None, "n": n}
+        if n > 1:
+            half = half_width(values)
+            ends = {"lower": mean - half, "upper": mean + half}
+            numbers[name] |= {"sd": values.std(ddof=1), **ends}
+    return numbers
 
 
 def _names_of_varying_numbers(groups: Sequence[Any], limit: int = 4) -> list[str]:
     """Returns the names of the first `limit` numbers that vary with the seed; if none does, of
-    those that differ between groups. `groups`: the result of `_summarise_over_seeds`.
+    those that differ between groups.
     """
     names = dict.fromkeys(name for group in groups for name in group["numbers"])
     means = {n: {g["numbers"][n]["mean"] for g in groups if n in g["numbers"]} for n in names}
@@ -130,24 +120,24 @@ def _format_mean(summary: dict[str, Any] | None) -> str:
 
 
 def _draw_sweep(
-    out: Path, groups: Sequence[Any], rows: Sequence[Any], label_of: Mapping[str, str]
+    out: Path, groups: Sequence[Any], runs: Sequence[Any], label_of: Mapping[str, str]
 ) -> Path:
     """Draws a panel for each number in `label_of` (name to label): runs as ticks, means over seeds
     with their 95 % intervals. Returns the path of the figure.
 
-    `rows` and `groups`: the argument and the result of `_summarise_over_seeds`.
+    `runs`: the numbers of the runs of each group.
     """
     rows_of = [words(group["asked"]) or "all" for group in groups]
     left = max(1.4, 0.09 * max(map(len, rows_of)))  # inches
     size = (left + 2.4 * len(label_of), 1.3 + 0.32 * min(len(groups), 60))
     figure, (axes,) = subplots(1, len(label_of), squeeze=False, sharey=True, figsize=size)
-    place = {tuple(group["asked"].items()): i for i, group in enumerate(groups)}
     arrays = {}
     for ax, (name, label) in zip(axes, label_of.items(), strict=True):
         points = [
-            (numbers[name], place[tuple((k, v) for k, v in m.asked.items() if k != "seed")])
-            for m, row, numbers in rows
-            if row["state"] == "done" and name in numbers
+            (numbers[name], i)
+            for i, group in enumerate(runs)
+            for numbers in group
+            if name in numbers
         ]
         ax.plot(*np.array(points).T, "|", color=SKY, markersize=7, label="members")
         drawn = np.array(

@@ -6,7 +6,7 @@ start, whose config has the budget of that round: it is stored, and computed onc
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,16 +92,12 @@ def _scores(
     return scores
 
 
-def lines_of(rounds: Rounds, records: Sequence[Mapping[str, Any]]) -> list[str]:
+def lines_of(rounds: Rounds, records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A line for each round, and one for the best candidate."""
-    lines = [
-        f"round {number}: candidates: {record['candidates']}, {rounds.budget}="
-        f"{record['budget'][rounds.budget]}, {len(record['kept'])} kept"
-        for number, record in enumerate(records, 1)
-    ]
+    for number, record in enumerate(records, 1):
+        budget = f"{rounds.budget}={record['budget'][rounds.budget]}"
+        kept = len(record["kept"])
+        yield f"round {number}: candidates: {record['candidates']}, {budget}, {kept} kept"
     best = records[-1]["kept"][0]
-    return [
-        *lines,
-        f"best: {words(best['asked']) or 'the only candidate'}: {rounds.metric} = "
-        f"{best[rounds.metric]:.6g}",
-    ]
+    who = words(best["asked"]) or "the only candidate"
+    yield f"best: {who}: {rounds.metric} = {best[rounds.metric]:.6g}"

@@ -28,6 +28,7 @@ import itertools
 import json
 import random
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -159,14 +160,11 @@ class Rounds(Part):
 
     def schedule(self, candidates: int) -> list[tuple[int, int]]:
         """The budget and the number of candidates of each round."""
-        last = 0
-        while self.min_budget * self.factor ** (last + 1) <= self.max_budget:
+        last, eta = 0, self.factor
+        while self.min_budget * eta ** (last + 1) <= self.max_budget:
             last += 1
         return [
-            (
-                round(self.max_budget / self.factor ** (last - i)),
-                max(1, candidates // self.factor**i),
-            )
+            (round(self.max_budget / eta ** (last - i)), max(1, candidates // eta**i))
             for i in range(last + 1)
         ]
 
@@ -193,31 +191,24 @@ class Sweep(Part):
                 raise ValueError(f"{both[0]} is set by {one} and by {other}: leave one out")
         return self
 
-    def parts(self) -> list[list[dict[FieldPath, tuple[str, Any]]]]:
+    def parts(self) -> Iterator[list[dict[FieldPath, tuple[str, Any]]]]:
         """The choices of each part, of which a member takes one: by the place in the section, the
         field and its value.
         """
-        parts: list[list[dict[FieldPath, tuple[str, Any]]]] = [
-            [{("grid", field): (field, value)} for value in values]
-            for field, values in self.grid.items()
-        ]
+        for field, values in self.grid.items():
+            yield [{("grid", field): (field, value)} for value in values]
         if self.points:
-            parts.append(
-                [
-                    {("points", i, field): (field, value) for field, value in point.items()}
-                    for i, point in enumerate(self.points)
-                ]
-            )
-        if self.random:
-            drawn = [
-                [
-                    (("random", "fields", field), (field, value))
-                    for value in draw.draws(field, self.random.number, self.random.seed)
-                ]
-                for field, draw in self.random.fields.items()
+            yield [
+                {("points", i, field): (field, value) for field, value in point.items()}
+                for i, point in enumerate(self.points)
             ]
-            parts.append([dict(point) for point in zip(*drawn, strict=True)])
-        return parts
+        if self.random:
+            number, seed, fields = self.random.number, self.random.seed, self.random.fields
+            drawn = {field: draw.draws(field, number, seed) for field, draw in fields.items()}
+            yield [
+                {("random", "fields", field): (field, drawn[field][i]) for field in drawn}
+                for i in range(number)
+            ]
 
 
 class _Config(Part):

@@ -22,7 +22,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -98,21 +98,20 @@ def sweep(
         return code
 
 
-def _group_by_program(members: Sequence[Member]) -> list[tuple[list[Member], Any]]:
-    """Groups the runs of a sweep that one compiled program can compute. Returns (members, varying
+def _group_by_program(members: Sequence[Member]) -> Iterator[tuple[list[Member], Any]]:
+    """Groups the runs of a sweep that one compiled program can compute. Yields (members, varying
     fields) of each group: by field name, the values of all members along a first axis.
     """
-    groups = defaultdict(lambda: ([], []))
+    groups = defaultdict(list)
     for member in members:
         with settings(member.study):
             study = member.study.resolved()
         numbers = {name: operator.attrgetter(name)(study) for name in study.varying}
-        groups[_make_program_key(member, numbers)][0].append(member)
-        groups[_make_program_key(member, numbers)][1].append(numbers)
-    return [
-        (group, {name: _stack_field([one[name] for one in numbers]) for name in numbers[0]})
-        for group, numbers in groups.values()
-    ]
+        groups[_make_program_key(member, numbers)].append((member, numbers))
+    for pairs in groups.values():
+        group, numbers = zip(*pairs, strict=True)
+        varying = {name: _stack_field([one[name] for one in numbers]) for name in numbers[0]}
+        yield list(group), varying
 
 
 def _make_program_key(member: Member, varying: dict[str, Any]) -> str:
