@@ -248,6 +248,10 @@ class Training(Part):
             rate = functools.partial(_float32_adam_rate, rate)
         return getattr(optax, self.optimizer)(rate)
 
+    def options(self, key: PRNGKeyArray) -> dict[str, Any]:
+        """The arguments of `ak.fit` and `ak.fit_many` for this training."""
+        return {"optimizer": self.make(), "steps": self.steps, "key": key}
+
 
 def _float32_adam_rate(rate: float, count: Array) -> Array:
     r"""Returns the learning rate after `count` steps with which exact Adam equals Adam whose bias

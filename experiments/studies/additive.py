@@ -143,20 +143,19 @@ def mean_of(name: str, x: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]
 def _regressors() -> dict[str, Callable[[np.ndarray, np.ndarray], Callable]]:
     """Returns by method a function from inputs and labels to predictions at new inputs."""
     trees = importlib.import_module("sklearn.ensemble")
-    surface = importlib.import_module("attnkernel.sklearn").KernelRegressor
+    estimators = {
+        "surface": importlib.import_module("attnkernel.sklearn").KernelRegressor(),
+        "gradient boosting": trees.GradientBoostingRegressor(random_state=0),
+        "histogram boosting": trees.HistGradientBoostingRegressor(random_state=0),
+    }
 
     def additive(x: np.ndarray, y: np.ndarray) -> Callable:
         model = ak.AdditiveRegression([ak.Gaussian(0.2)] * x.shape[1])
         fit = ak.fit(model, x, y, objective=ak.AICc(), starts=1, steps=MAX_STEPS)
         return lambda at: np.asarray(fit(at))
 
-    return {
-        "additive": additive,
-        "surface": lambda x, y: surface().fit(x, y).predict,
-        "gradient boosting": lambda x, y: (
-            trees.GradientBoostingRegressor(random_state=0).fit(x, y).predict
-        ),
-        "histogram boosting": lambda x, y: (
-            trees.HistGradientBoostingRegressor(random_state=0).fit(x, y).predict
-        ),
+    others = {
+        name: lambda x, y, estimator=estimator: estimator.fit(x, y).predict
+        for name, estimator in estimators.items()
     }
+    return {"additive": additive, **others}

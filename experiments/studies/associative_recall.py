@@ -5,7 +5,7 @@ One layer with short convolutions suffices: at the row of a value, its key is on
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -218,19 +218,17 @@ class AssociativeRecall(Study):
         return np.stack([of_seeds(models, jnp.asarray(pairs), keys) for pairs in self.pairs])
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
-        rows = []
-        for found in results:
-            accuracy = np.asarray(found["accuracy"])
-            rows.append(
-                {
-                    **{key: found[key] for key in ("layer", "parameters")},
-                    "accuracy": accuracy.mean(axis=1).tolist(),
-                    "half_width": half_width(accuracy, axis=1).tolist(),
-                    "of_seeds": accuracy.tolist(),
-                    "last_loss": float(np.asarray(found["losses"])[-50:].mean()),
-                }
-            )
-        differences = paired_differences(rows, self.pairs)
+        rows = [
+            {
+                **{key: found[key] for key in ("layer", "parameters")},
+                "accuracy": found["accuracy"].mean(axis=1),
+                "half_width": half_width(found["accuracy"], axis=1),
+                "of_seeds": found["accuracy"],
+                "last_loss": float(found["losses"][-50:].mean()),
+            }
+            for found in results
+        ]
+        differences = list(paired_differences(rows, self.pairs))
         draw_accuracies(run, rows, self)
         recalled = {
             f"{pairs} pairs": f"{{accuracy[{i}]:.1%}} ± {{half_width[{i}]:.1%}}"
@@ -263,19 +261,14 @@ COMPARED = (
 )
 
 
-def paired_differences(rows: list[dict[str, Any]], pairs: list[int]) -> list[dict[str, Any]]:
+def paired_differences(rows: list[dict[str, Any]], pairs: list[int]) -> Iterator[dict[str, Any]]:
     """Differences of the accuracy of layers, seed by seed, with half widths of 95 % intervals."""
-    accuracy = {row["layer"]: np.asarray(row["of_seeds"]) for row in rows}
-    found = []
+    accuracy = {row["layer"]: np.asarray(row["of_seeds"], float) for row in rows}
     for first, second in COMPARED:
-        if first not in accuracy or second not in accuracy:
-            continue
-        for number, values in zip(pairs, accuracy[first] - accuracy[second], strict=True):
-            found.append(
-                {"first": first, "second": second, "pairs": number}
-                | {"difference": float(values.mean()), "half_width": float(half_width(values))}
-            )
-    return found
+        if {first, second} <= accuracy.keys():
+            for number, values in zip(pairs, accuracy[first] - accuracy[second], strict=True):
+                found = {"difference": float(values.mean()), "half_width": half_width(values)}
+                yield {"first": first, "second": second, "pairs": number, **found}
 
 
 def draw_accuracies(run: Run, rows: list[dict[str, Any]], study: AssociativeRecall) -> None:

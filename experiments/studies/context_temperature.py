@@ -6,6 +6,7 @@ that it suits, with the best one of two approximations of the error, and with th
 minimises a criterion on the context alone.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import jax
@@ -133,7 +134,7 @@ class ContextTemperature(Study):
         return monitor.collect("cases", len(at), errors, _name)
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
-        rows = self.summarised(results)
+        rows = list(self.summarised(results))
         draw_errors(run, self, results, rows)
         draw_choices(run, rows)
         choices: dict[str, Any] = {
@@ -157,7 +158,7 @@ class ContextTemperature(Study):
         predictions = judge_and_print(run, claims(), rows, _name)
         run.summary({"rows": rows, "predictions": predictions})
 
-    def summarised(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def summarised(self, results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """The mean error of each choice with half widths of 95 % intervals over prompts."""
         grid, cases = self.grid(), self.cases()
         suited = {
@@ -165,7 +166,6 @@ class ContextTemperature(Study):
             for row in results
             if row["case"] == "as suited"
         }
-        rows = []
         for found in results:
             n, prompts = found["n"], found["prompts"]
             softmax, each = prompts.softmax, np.arange(self.prompts)
@@ -182,23 +182,20 @@ class ContextTemperature(Study):
             errors = {name: softmax[each, place] for name, place in picked.items()}
             gap = np.abs(prompts.first_order.mean(0) - closed[IN_TAU])
             spread = prompts.first_order.std(0, ddof=1) / self.prompts**0.5
-            rows.append(
-                {
-                    "n": n,
-                    "case": found["case"],
-                    "best": float(grid[of_case]),
-                    "in_closed_form": {name: float(grid[picked[name]]) for name in closed},
-                    "first_order_gap_in_standard_errors": float(np.max(gap / spread)),
-                    "error": {name: mean_of(values) for name, values in errors.items()},
-                    "less_fixed": mean_of(errors[LEAVE_ONE_OUT] - errors[FIXED]),
-                    "less_best": mean_of(errors[LEAVE_ONE_OUT] - errors[OF_CASE]),
-                    "chosen": {
-                        name: np.quantile(grid[picked[name]], [0.5, 0.25, 0.75]).tolist()
-                        for name in CRITERIA
-                    },
-                }
-            )
-        return rows
+            yield {
+                "n": n,
+                "case": found["case"],
+                "best": float(grid[of_case]),
+                "in_closed_form": {name: float(grid[picked[name]]) for name in closed},
+                "first_order_gap_in_standard_errors": float(np.max(gap / spread)),
+                "error": {name: mean_of(values) for name, values in errors.items()},
+                "less_fixed": mean_of(errors[LEAVE_ONE_OUT] - errors[FIXED]),
+                "less_best": mean_of(errors[LEAVE_ONE_OUT] - errors[OF_CASE]),
+                "chosen": {
+                    name: np.quantile(grid[picked[name]], [0.5, 0.25, 0.75]).tolist()
+                    for name in CRITERIA
+                },
+            }
 
 
 _name = "{case}, {n} rows".format_map

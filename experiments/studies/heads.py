@@ -80,9 +80,7 @@ class Heads(base.HoldOutStudy):
                 data.y,
                 objective=base.HoldOutSizes.from_config(self.hold_out, len(data.y)).objective(),
                 in_axes=(0, None, None),
-                optimizer=self.training.make(),
-                steps=self.training.steps,
-                key=keys.stack(len(self.heads)),
+                **self.training.options(keys.stack(len(self.heads))),
                 **following,
             )
         return base.Fits(

@@ -53,9 +53,7 @@ class HoldOut(base.HoldOutStudy):
                 data.y,
                 objective=rows.objective(),
                 in_axes=(None, None, 0),
-                optimizer=self.training.make(),
-                steps=steps,
-                key=keys.stack(len(rows.sizes)),
+                **self.training.options(keys.stack(len(rows.sizes))),
                 **following,
             )
         table = {

@@ -9,6 +9,7 @@ context alone, and with the best window of all tasks of a kind.
 import functools
 import itertools
 import operator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import equinox as eqx
@@ -57,12 +58,15 @@ class LearnedWindow(Study):
     def grid(self) -> Float[np.ndarray, " windows"]:
         return np.geomspace(0.02, 4.0, self.windows)
 
+    def direction(self, dim: int) -> Float[np.ndarray, " dim"]:
+        """The direction in which a function of one or two inputs varies."""
+        angle = np.deg2rad(self.angle)
+        return np.ones(1) if dim == 1 else np.array([np.cos(angle), np.sin(angle)])
+
     def families(self, growth: float = 0.0, dim: int = 1) -> Family:
         """All pairs of smoothness and noise, stacked; in two dimensions along `angle`."""
         lengthscale, noise = np.transpose([list(kind.values()) for kind in self.kinds()])
-        angle = np.deg2rad(self.angle)
-        direction = np.ones(1) if dim == 1 else np.array([np.cos(angle), np.sin(angle)])
-        columns = np.tile(direction, (len(noise), 1))
+        columns = np.tile(self.direction(dim), (len(noise), 1))
         return Family(*map(jnp.asarray, (lengthscale, noise, np.full_like(noise, growth), columns)))
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> dict[str, Any]:
@@ -142,7 +146,7 @@ class LearnedWindow(Study):
         return jax.tree.map(np.asarray, of_families(families, learned, keys))
 
     def report(self, results: dict[str, Any], run: Run) -> None:
-        rows, powers = self.summarised(results), []
+        rows, powers = list(self.summarised(results)), []
         for order in self.orders:
             here = [row for row in rows if row["order"] == order]
             powers += [
@@ -172,7 +176,8 @@ class LearnedWindow(Study):
             {"order": "{order}", "window": "{of}"}
             | {name: f"{{{name}:.2f}}" for name in ("n", "noise", "lengthscale")},
         )
-        directions, warps = self.directions(results["matrices"]), self.warps(results["warps"])
+        directions = list(self.directions(results["matrices"]))
+        warps = list(self.warps(results["warps"]))
         run.table_of(
             f"Two inputs of which one direction matters, {max(self.contexts)} rows",
             directions,
@@ -194,9 +199,9 @@ class LearnedWindow(Study):
         pairs = itertools.product(self.lengthscales, self.noises)
         return [{"lengthscale": float(a), "noise": float(b)} for a, b in pairs]
 
-    def summarised(self, results: dict[str, Any]) -> list[dict[str, Any]]:
+    def summarised(self, results: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Windows and mean errors of each kind of task, order and length."""
-        grid, rows = self.grid(), []
+        grid = self.grid()
         for found in results["windows"]:
             for i, kind in enumerate(self.kinds()):
                 tested = {name: values[i] for name, values in found["tested"].items()}
@@ -212,48 +217,40 @@ class LearnedWindow(Study):
                     "more": mean_of(errors - tested["learned"]),
                 }
                 of_setting = f"order {found['order']}, {found['n']} rows"
-                rows.append(
-                    {
-                        "kind": "window",
-                        "order": found["order"],
-                        "n": found["n"],
-                        **kind,
-                        "name": f"{of_setting}, L {kind['lengthscale']:g}, σ {kind['noise']:g}",
-                        "windows": {
-                            "learned": float(found["learned"][i]),
-                            "best": float(grid[best]),
-                            "leave_one_out": middle,
-                            "plug_in": float(np.median(tested["plug_in"])),
-                        },
-                        "low": low,
-                        "high": high,
-                        "error": means,
-                        "learned": of_interval(means["learned"]),
-                        "more": of_interval(means["more"]),
-                        "ratio": float(errors.mean() / tested["learned"].mean()),
-                    }
-                )
-        return rows
+                yield {
+                    "kind": "window",
+                    "order": found["order"],
+                    "n": found["n"],
+                    **kind,
+                    "name": f"{of_setting}, L {kind['lengthscale']:g}, σ {kind['noise']:g}",
+                    "windows": {
+                        "learned": float(found["learned"][i]),
+                        "best": float(grid[best]),
+                        "leave_one_out": middle,
+                        "plug_in": float(np.median(tested["plug_in"])),
+                    },
+                    "low": low,
+                    "high": high,
+                    "error": means,
+                    "learned": of_interval(means["learned"]),
+                    "more": of_interval(means["more"]),
+                    "ratio": float(errors.mean() / tested["learned"].mean()),
+                }
 
-    def directions(self, matrices: Float[np.ndarray, "kinds 2 2"]) -> list[dict[str, Any]]:
+    def directions(self, matrices: Float[np.ndarray, "kinds 2 2"]) -> Iterator[dict[str, Any]]:
         """The longest and shortest window of each learned matrix, and where the shortest points."""
-        rows, (x, y) = [], (np.cos(np.deg2rad(self.angle)), np.sin(np.deg2rad(self.angle)))
         for kind, matrix in zip(self.kinds(), matrices, strict=True):
             _, sizes, right = np.linalg.svd(matrix)
-            cosine = np.clip(abs(right[0] @ (x, y)), 0.0, 1.0)
+            cosine = np.clip(abs(right[0] @ self.direction(2)), 0.0, 1.0)
             name = f"two inputs, L {kind['lengthscale']:g}, σ {kind['noise']:g}"
-            rows.append(
-                {"kind": "direction", **kind, "name": name, "along": float(1 / sizes[0])}
-                | {"across": float(1 / sizes[1]), "angle": float(np.rad2deg(np.arccos(cosine)))}
-            )
-        return rows
+            windows = {"along": float(1 / sizes[0]), "across": float(1 / sizes[1])}
+            angle = float(np.rad2deg(np.arccos(cosine)))
+            yield {"kind": "direction", **kind, "name": name, **windows, "angle": angle}
 
-    def warps(self, slopes: Float[np.ndarray, " kinds"]) -> list[dict[str, Any]]:
-        return [
-            {"kind": "warp", **kind, "power": float(slope / self.growth)}
-            | {"name": f"noise that grows, L {kind['lengthscale']:g}, σ {kind['noise']:g}"}
-            for kind, slope in zip(self.kinds(), slopes, strict=True)
-        ]
+    def warps(self, slopes: Float[np.ndarray, " kinds"]) -> Iterator[dict[str, Any]]:
+        for kind, slope in zip(self.kinds(), slopes, strict=True):
+            name = f"noise that grows, L {kind['lengthscale']:g}, σ {kind['noise']:g}"
+            yield {"kind": "warp", **kind, "power": float(slope / self.growth), "name": name}
 
 
 EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window

@@ -57,9 +57,7 @@ class Projection(Study):
                     data.x,
                     data.y,
                     objective=objective,
-                    optimizer=training.make(),
-                    steps=training.steps,
-                    key=keys.next(),
+                    **training.options(keys.next()),
                     **following,
                 )
         return data, fits

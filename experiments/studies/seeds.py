@@ -14,7 +14,7 @@ import attnkernel as ak
 from ..config import Heteroskedastic, HoldOutSize, Model, Training
 from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import HoldOutSizes, Keys, Study
+from .study import HoldOutSizes, Keys, Study, tables_as_rows
 
 
 class IntegratedSquaredError(ak.objectives.Objective):
@@ -70,14 +70,11 @@ class Seeds(Study):
         keys = Keys(key).stack(self.seeds)
         many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit_all, self)))
         found, errors, converged = monitor.simulate({("fits",): (many, keys)}, self.batch)["fits",]
-        lengthscales = np.asarray(self.model.shown(found))
+        lengthscales, names = np.asarray(self.model.shown(found)), self.methods()
         monitor.metrics(
             [
-                {"data_set": i, "method": name, "lengthscale": lengthscale, "error": error}
-                for i in range(self.seeds)
-                for name, lengthscale, error in zip(
-                    self.methods(), lengthscales[i], errors[i], strict=True
-                )
+                {"data_set": i, "method": names[j], "lengthscale": length, "error": errors[i, j]}
+                for (i, j), length in np.ndenumerate(lengthscales)
             ]
         )
         return Results(lengthscales, errors, converged)
@@ -87,20 +84,17 @@ class Seeds(Study):
         if missed := int(np.sum(~results.converged)):
             run.note([f"{missed} searches had not converged in {_STEPS} steps."])
         ratios, names = errors / errors[:, -1:], self.methods()
-        rows = []
         best = int(np.argmin(errors[:, :-1].mean(axis=0)))
-        for i, name in enumerate(names):
-            worse = errors[:, i] - errors[:, best]  # paired: the same data for both
-            rows.append(
-                {
-                    "method": name,
-                    "lengthscale_quartiles": np.quantile(lengthscales[:, i], [0.25, 0.5, 0.75]),
-                    "mean_error": errors[:, i].mean(),
-                    "median_ratio_to_hindsight": np.median(ratios[:, i]),
-                    "mean_error_over_best": worse.mean(),
-                    "standard_error_of_that": worse.std(ddof=1) / np.sqrt(len(worse)),
-                }
-            )
+        worse = errors - errors[:, [best]]  # paired: the same data for all
+        columns = {
+            "method": names,
+            "lengthscale_quartiles": np.quantile(lengthscales, [0.25, 0.5, 0.75], axis=0).T,
+            "mean_error": errors.mean(axis=0),
+            "median_ratio_to_hindsight": np.median(ratios, axis=0),
+            "mean_error_over_best": worse.mean(axis=0),
+            "standard_error_of_that": worse.std(axis=0, ddof=1) / np.sqrt(len(worse)),
+        }
+        rows = tables_as_rows({"methods": columns})["methods"]
         self._draw_lengthscales_and_errors(run, rows, results, ratios)
         run.table_of(
             f"{len(errors)} data sets of {self.data.n} points, kernel "
@@ -184,9 +178,7 @@ def _simulate_and_fit_all(
         data.y,
         objective=HoldOutSizes.from_config(study.hold_out, study.data.n).objective(),
         in_axes=(None, None, 0),
-        optimizer=study.training.make(),
-        steps=study.training.steps,
-        key=jnp.stack(fit_keys),
+        **study.training.options(jnp.stack(fit_keys)),
     )
     searches = [
         ak.fit(model, data.x, data.y, objective=objective, steps=_STEPS)

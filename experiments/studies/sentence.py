@@ -59,19 +59,15 @@ class Sentences(Study):
         ]
         if pronouns:
             self.draw_pronoun(run, results, *pronouns[-1])
-        rows = []
+        rows, shown = [], []
         for number, (sentence, heads) in enumerate(zip(self.sentences, results, strict=True)):
             for name, found in heads.items():
-                for i, token in enumerate(sentence.tokens):
-                    j = int(np.argmax(found[i]))
-                    row = {"sentence": number, "head": name, "query": token}
+                for i, j in enumerate(np.argmax(found, axis=1).tolist()):
+                    row = {"sentence": number, "head": name, "query": sentence.tokens[i]}
                     row |= {"key": sentence.tokens[j], "positions": [i, j]}
                     rows.append(row | {"weight": float(found[i, j])})
-        shown = [
-            row
-            for row in rows
-            if self.sentences[row["sentence"]].roles[row["positions"][0]] == ASKS.get(row["head"])
-        ]
+                    if sentence.roles[i] == ASKS.get(name):
+                        shown.append(rows[-1])
         run.table_of(
             "What the heads, written by hand, look at most",
             shown,

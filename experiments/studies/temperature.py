@@ -98,18 +98,17 @@ class Temperature(Study):
             "kernel": lambda x: ak.attention_weights(x, data.x, kernel=kernel, rule=rule),
             "learned": of_learned,
         }
-        forms = {}
-        for name, weights in weigh.items():
-            curve = weights(at[:, None]) @ data.y
-            if name == "learned":  # its values are projections of (x, y), not y alone
-                curve = learned(at, data.x, data.y)
-            forms[name] = {
-                "weights": np.asarray(weights(query)[0]),
+        curves = {name: weights(at[:, None]) @ data.y for name, weights in weigh.items()}
+        curves["learned"] = learned(at, data.x, data.y)  # its values are projections of (x, y)
+        return {
+            name: {
+                "weights": np.asarray(weigh[name](query)[0]),
                 "prediction": float(jnp.interp(self.query, at, curve)),
                 "error": float(jnp.mean((curve - truth) ** 2)),
                 "curve": np.asarray(curve),
             }
-        return forms
+            for name, curve in curves.items()
+        }
 
     def learned(self, data: ak.data.Dataset, key: Array) -> ak.LearnedKernelRegression:
         """One head with learned projections, trained by masked hold-out."""
@@ -120,7 +119,7 @@ class Temperature(Study):
             kernel=ak.Gaussian(1.0),
             key=of_model,
         )
-        fit = ak.fit(
+        return ak.fit(
             model,
             data.x,
             data.y,
@@ -128,8 +127,7 @@ class Temperature(Study):
             optimizer=optax.adam(optax.cosine_decay_schedule(0.01, self.steps)),
             steps=self.steps,
             key=of_fit,
-        )
-        return fit.model
+        ).model
 
     def dial(self, data: ak.data.Dataset, key: Array) -> dict[str, Any]:
         """Entropy of the weights, bias and variance of the estimate, at each temperature."""

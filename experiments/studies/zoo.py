@@ -86,9 +86,7 @@ class Zoo(Study):
         data = self.data.load(keys.next())
         monitor.print(f"fits of {len(KERNELS)} kernels, then errors of random features")
         fits = {
-            name: ak.fit(
-                ak.KernelRegression(kernel(1.0)), data.x, data.y, objective=ak.LeaveOneOut()
-            )
+            name: ak.fit(ak.KernelRegression(kernel(1.0)), data.x, data.y)  # by leave-one-out
             for name, kernel in KERNELS.items()
         }
         tokens = jax.random.normal(keys.next(), (self.tokens, 16))
