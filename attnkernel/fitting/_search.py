@@ -30,11 +30,12 @@ from ._options import Options
 from ._problem import Problem, flat_rows, take, unravel_rows, vmap_over_fits
 
 # Searches up to this size without fusion emitters take, of the time with them:
-# - local linear: 205 rows 0.55 to compile and 1.05 to run, 104 rows 0.55 and 0.95, 500 rows 0.55
-#   and 1.35; in a `PartiallyLinear` of 205 rows 0.7 and 1.1
+# - local linear: 205 rows 0.55 to compile and 1.05 to run, 104 rows 0.55 and 0.95, 260 rows 0.5 and
+#   1.07 (1.2 CPU s less, 8 ms a call more), 352 rows 0.5 and 1.04, 500 rows 0.55 and 1.35; in a
+#   `PartiallyLinear` of 205 rows 0.7 and 1.1
 # - means with a Gaussian: 205 rows 0.55 and 1.3 (0.7 s less, 7 ms more), 104 rows 0.6 and 1.2, in
 #   three columns 0.65 and 1.1; with an Epanechnikov kernel 0.6 and 2.4, robust ones 0.65 and 2.0
-MAX_FAST_PAIRS = 2**16
+MAX_FAST_PAIRS = 2**17
 
 
 def _advance(
