@@ -191,7 +191,7 @@ def _estimate_coefficients(
 ) -> LinearCoefficients:
     """Returns β and its standard errors, from checked data of one label."""
     b, has_weight = model._coefficient_rows(rows), rows.has_weight
-    found = row_diagnostics(model, rows)
+    found = row_diagnostics(model.estimate(None, rows))
     residuals = jnp.where(has_weight, rows.labels - found.fitted, 0.0)
     expected = jnp.where(has_weight, 1.0 - 2.0 * found.leverage + found.norms, 0.0)
     if noise == "rows":

@@ -189,8 +189,21 @@ def compute_linear_bands(
     `component`) and `simulation` (`draws`, `key`): as for `bands`. Without a key the band is
     pointwise.
     """
-    corrected, derivative, component = estimated
-    rule, squared_residuals = RowVariance.of_fit(model, rows, "local" if noise is None else noise)
+    rule, squares = RowVariance.of_fit(model, rows, "local" if noise is None else noise)
+    return bands_from_variance(rule, squares, level, clusters, estimated, simulation, at)
+
+
+def bands_from_variance(
+    rule: RowVariance,
+    squared_residuals: Float[Array, "n out"],
+    level: Float[Array, ""],
+    clusters: Clusters | None,
+    estimated: tuple[bool, tuple[int, ...] | None, int | None],
+    simulation: tuple[int, PRNGKeyArray | None],
+    at: Float[Array, "m dim"],
+) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
+    """Returns `compute_linear_bands` from the variance of the labels of a fit and its residuals."""
+    (corrected, derivative, component), model, rows = estimated, rule.model, rule.rows
     if corrected:
         model = bias_corrected(model, rows)
     variance = rule(squared_residuals)

@@ -69,7 +69,7 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
 
 def _count(model: Estimator, _: Array, rows: Rows) -> DegreesOfFreedom:
     """Returns `degrees_of_freedom` from checked data."""
-    return sum_degrees_of_freedom(row_diagnostics(model, rows))
+    return sum_degrees_of_freedom(row_diagnostics(model.estimate(None, rows)))
 
 
 def sum_degrees_of_freedom(rows: RowDiagnostics) -> DegreesOfFreedom:

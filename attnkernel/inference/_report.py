@@ -22,7 +22,7 @@ from .._core.validation import as_names
 from ..attention import jit_if_pure
 from ..fitting import Fit, Result
 from ..kernels import Kernel, OnColumns, Product
-from ..models import LocalLikelihood
+from ..models import Estimate, LocalLikelihood
 from ..objectives import LeaveOneOut
 from ._degrees_of_freedom import DegreesOfFreedom, sum_degrees_of_freedom
 from ._variance import (
@@ -318,15 +318,20 @@ def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Re
 
 def _measure_rows(model: Estimator, _: Array, rows: Rows) -> Measured:
     """Returns `measure_rows` from checked data."""
-    found, estimate = row_diagnostics(model, rows), model.estimate(None, rows)
-    if isinstance(model, LocalLikelihood):
+    estimate = model.estimate(None, rows)
+    return measure_estimate(estimate, row_diagnostics(estimate))
+
+
+def measure_estimate(estimate: Estimate, found: RowDiagnostics) -> Measured:
+    """Returns `measure_rows` from the estimate at the rows of a fit, and its diagnostics."""
+    if isinstance(estimate.model, LocalLikelihood):
         loo_residuals = estimate.loo_residuals
     else:  # exact of local polynomials; of others a fit without each row would cost n fits
         left = jnp.maximum(1.0 - found.leverage, jnp.finfo(found.leverage.dtype).eps ** 0.5)
-        loo_residuals = (rows.labels - found.fitted) / left
+        loo_residuals = (estimate.rows.labels - found.fitted) / left
     counts = inverse_or_zero(found.squares)
     freedom = sum_degrees_of_freedom(found)
-    return Measured(found, freedom, estimate.loo_support.empty, loo_residuals, counts)
+    return Measured(found, freedom, estimate.loo_empty, loo_residuals, counts)
 
 
 def _warnings_of_interpolation(fit: Fit, residual: float) -> tuple[str, ...]:

@@ -81,12 +81,20 @@ class RowVariance(eqx.Module):
         cls, model: LinearSmoother, rows: Rows, noise: str
     ) -> tuple["RowVariance", Float[Array, "n out"]]:
         """Returns the rule of a fit, and the `squares` of its labels."""
+        found = model.estimate(None, rows)
+        return cls.of_estimate(found, row_diagnostics(found), noise)
+
+    @classmethod
+    def of_estimate(
+        cls, found: Estimate, diagnostics: "RowDiagnostics", noise: str
+    ) -> tuple["RowVariance", Float[Array, "n out"]]:
+        """Returns `of_fit` from the estimate of the model at the rows, and its diagnostics."""
         require_choice("noise", noise, get_args(Noise))
-        found, weights = model.estimate(None, rows), rows.row_weights(rows.y.dtype)
-        leverage, norms = found.leverage, weights * found.variance_of(inverse_or_zero(weights))
+        model, rows = found.model, found.rows
+        leverage, weights = diagnostics.leverage, diagnostics.weights
         # a row that the fit interpolates, alone in its neighbourhood, does not identify its noise
         least = jnp.finfo(leverage.dtype).eps ** 0.5
-        expected = jnp.maximum(1.0 - 2.0 * leverage + norms, least)
+        expected = jnp.maximum(1.0 - 2.0 * leverage + diagnostics.norms, least)
         expected = jnp.where(weights > 0, expected, 0.0)
         rule = cls(model, rows, weights, expected, leverage, None, cast(Noise, noise))
         squares = rule.squares(found)
@@ -183,12 +191,15 @@ class RowDiagnostics(NamedTuple):
     support: DataSupport
 
 
-def row_diagnostics(model: Estimator, rows: Rows) -> RowDiagnostics:
-    """Returns the diagnostics of the rows of a fit."""
+def row_diagnostics(found: Estimate) -> RowDiagnostics:
+    """Returns the diagnostics of the rows of a fit, from its estimate there."""
+    rows = found.rows
     weights = rows.row_weights(rows.y.dtype)
-    found = model.estimate(None, rows)
-    sums = found.variance_of(jnp.stack([inverse_or_zero(weights), jnp.ones_like(weights)], axis=1))
-    norms, squares = weights * sums[:, 0], sums[:, 1]
+    columns = [inverse_or_zero(weights)]
+    if rows.weights is not None and rows.weights.dtype != bool:  # else both sums are the same
+        columns.append(jnp.ones_like(weights))
+    sums = found.variance_of(jnp.stack(columns, axis=1))
+    norms, squares = weights * sums[:, 0], sums[:, -1]
     return RowDiagnostics(found.value, found.leverage, norms, squares, weights, found.support)
 
 

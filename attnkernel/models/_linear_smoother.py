@@ -106,6 +106,11 @@ class Estimate(eqx.Module):
         """How well all other rows determine the prediction of each row."""
         return self.model.estimate(self.rows.x, self.rows, prior=ExcludeSelf()).support
 
+    @property
+    def loo_empty(self) -> Bool[Array, " n"]:
+        """Whether no other row has weight in the prediction of a row."""
+        return self.loo_support.empty
+
 
 class WeightsEstimate(Estimate):
     """An estimate whose weights are stored."""

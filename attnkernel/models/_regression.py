@@ -4,6 +4,7 @@ Its derivatives are linear in the labels too, $\widehat{\partial^a f}(x) = \sum_
 $\sum_j D_j(x) = 0$.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import AnyArray
 from .._core.hints import explained
@@ -30,7 +31,7 @@ from ..local import (
     local_polynomial,
 )
 from ..methods import Blockwise, Dense, Method
-from ..priors import Prior
+from ..priors import ExcludeSelf, Prior
 from ..rules import Softmax
 from ._linear_smoother import DataSupport, Estimate, LinearSmoother
 from ._local_regression import LocalRegression, support_of
@@ -200,6 +201,12 @@ class PolynomialEstimate(Estimate):
         left = jnp.maximum(1.0 - leverage, jnp.finfo(leverage.dtype).eps ** 0.5)
         residuals = self.rows.labels - self.value
         return residuals / (left if residuals.ndim == 1 else left[:, None])
+
+    @property
+    def loo_empty(self) -> Bool[Array, " n"]:
+        """Whether no other row has weight in the prediction of a row: of all orders the same."""
+        mean = dataclasses.replace(self.model, order=0)
+        return mean.estimate(self.rows.x, self.rows, prior=ExcludeSelf()).support.empty
 
     def _log_weight_of_self(self) -> Float[Array, " n"]:
         """Returns $\\log w_{ii}$, the unnormalised log-weight of each row at its own input."""

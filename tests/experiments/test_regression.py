@@ -248,10 +248,13 @@ def test_a_family_is_proposed_for_labels_that_have_one(y, family):
 
 
 @pytest.mark.slow
-def test_one_column_is_drawn_with_its_band_and_equals_its_own_study(run_study):
+def test_one_column_is_drawn_with_its_band_and_equals_its_own_study(run_study, programs):
     overrides = ("data.name=mcycle", "data.x=times", "data.y=accel", "model.order=0", "level=0.9")
     run = run_study("regression", *overrides, style="dark")
     found = run.summary
+    # one search, one program of all estimates, and six of a key
+    assert [programs.count(f"jit({name})") for name in ("_advance", "_estimates")] == [1, 1]
+    assert len(programs) <= 8
     assert (found["kernel"], found["data"]["dropped"]) == ("Gaussian", 0)
     assert set(run.figures) == {"fit", "residuals"}
     arrays = run.arrays("fit")
