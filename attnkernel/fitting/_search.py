@@ -35,7 +35,9 @@ from ._problem import Problem, flat_rows, take, unravel_rows, vmap_over_fits
 #   `PartiallyLinear` of 205 rows 0.7 and 1.1
 # - means with a Gaussian: 205 rows 0.55 and 1.3 (0.7 s less, 7 ms more), 104 rows 0.6 and 1.2, in
 #   three columns 0.65 and 1.1; with an Epanechnikov kernel 0.6 and 2.4, robust ones 0.65 and 2.0
-MAX_FAST_PAIRS = 2**17
+# - local linear in three columns: 260 rows 0.55 to compile (1.4 CPU s less) and 1.6 to run (0.9 CPU
+#   s more)
+MAX_FAST_PAIRS = 2**16  # twice as many in one column
 
 
 def _advance(
@@ -174,7 +176,8 @@ class Searches(NamedTuple):
     def advance(self, state: Bfgs, steps: int) -> tuple[Bfgs, History]:
         """Returns the states and histories of all searches after at most `steps` more each."""
         problem, axes = self.problem, self.axes
-        is_small = axes is None and len(problem.x) ** 2 <= MAX_FAST_PAIRS
+        most = MAX_FAST_PAIRS * (2 if problem.x.shape[-1] == 1 else 1)
+        is_small = axes is None and len(problem.x) ** 2 <= most
         has_options = is_small and can_use_options(problem.x, problem.y)
         advance = _advance_small if has_options else _advance_anywhere
         return advance(state, problem, self.tolerance, self.options.record, steps, axes)
