@@ -25,7 +25,11 @@ from .runs.reproduce import reproduce as reproduce_run
 from .sweeps import members as sweep_members, slurm, sweep as sweeps
 from .sweeps.section import Sweep
 
-READING = ("delimiter", "decimal", "thousands", "encoding", "missing")  # options of a file
+# options of a file
+READING = (
+    *("delimiter", "decimal", "thousands", "encoding", "missing"),
+    *("weights", "clusters", "predict"),
+)
 EXPECTED_ERRORS = (ConfigError, OutputError, distributed.JoinError)
 
 
@@ -50,6 +54,7 @@ def fit(options: Namespace, words: list[str]) -> int:
     given |= {"data.categories": options.category, "data.dates": formula.dates_of(options.date)}
     given |= {"model.periods": formula.periods_of(options.periodic), "model.order": options.order}
     given |= {"objective": options.objective, "model.family": options.family}
+    given |= {"tests": options.tests}
     source = formula.source_of(options.file, words, given)
     study = study_of(source)
     check(study, source)

@@ -41,7 +41,8 @@ class Column:
     **Arguments:** `decimal`: the decimal mark; `thousands`: that between thousands; `kind`: given
     for columns that an option names; `levels`: the words in their order, None for those of the
     cells; `date_format`: as for `datetime.strptime`, None for ISO 8601; `may_hold_words`: whether a
-    word makes it a column of categories, where the kind is not given.
+    word makes it a column of categories, where the kind is not given; `is_weight`: whether numbers
+    are from 0.
     """
 
     name: str
@@ -52,10 +53,12 @@ class Column:
     date_format: str | None = None
     may_hold_words: bool = False
     is_label: bool = False
+    is_weight: bool = False
 
     def __post_init__(self) -> None:
         self._is_given, self.is_ordered = self.kind is not None, self.levels is not None
         self._codes = {word: code for code, word in enumerate(self.levels or ())}
+        self._is_finished, self._first_day = False, 0
         self._has_zone: bool | None = None
         self._first_dash: str | None = None  # before the kind is known
 
@@ -72,7 +75,8 @@ class Column:
     def read(self, cell: str, place: str) -> float:
         """Returns the number of the next cell, which has no blanks around it.
 
-        `place`: where it is, for errors. Codes of words and days are preliminary until `finish`.
+        `place`: where it is, for errors. Codes of words and days are preliminary until `finish`;
+        later they are those of the rows before, and a new word is refused.
 
         **Raises:** `OptionError` for a cell that is missing, or of another kind.
         """
@@ -91,6 +95,8 @@ class Column:
         value = self._number(cell)
         if not math.isfinite(value):
             raise self._number_error(cell, place)
+        if self.is_weight and value < 0:
+            raise ValueError(f"{place}: expected a weight, a number from 0; got {cell!r}.")
         return value
 
     def finish(self, values: np.ndarray, label: str) -> tuple[str, tuple[str, ...] | None]:
@@ -99,6 +105,7 @@ class Column:
 
         Returns the name of the axis, from the `label` without a unit, and the word of each code.
         """
+        self._is_finished = True
         if self.kind == "category":
             words = list(self._codes)
             if not self._is_given and len(words) == len(values):
@@ -110,13 +117,18 @@ class Column:
             code = np.empty(len(words))
             code[list(order)] = np.arange(len(words))
             values[:] = code[values.astype(int)]
-            return label, tuple(words[i] for i in order)
+            self._codes = {words[i]: code for code, i in enumerate(order)}
+            return label, tuple(self._codes)
         if self.kind == "date":
-            origin = math.floor(values.min())
-            values -= origin
-            day = (FIRST_DAY + timedelta(days=origin)).date().isoformat()
+            self._first_day = math.floor(values.min())
+            values -= self._first_day
+            day = (FIRST_DAY + timedelta(days=self._first_day)).date().isoformat()
             return f"{label} (days since {day})", None
         return label, None
+
+    def is_zero(self, cell: str) -> bool:
+        """Whether a cell is the number 0."""
+        return self._number(cell) == 0.0
 
     def _kind_of(self, cell: str) -> Literal["number", "date", "category"]:
         """Returns the kind of a column by its first cell; a number also where it is no kind."""
@@ -136,10 +148,15 @@ class Column:
         """Returns the code of a word, from 0; a new one for a new word, unless all were given."""
         if self.is_missing(cell):
             raise OptionError(f"{place}: expected a word, got {_shown(cell)}.", missing="drop")
-        if self.is_ordered and cell not in self._codes:
+        if self.is_ordered and not self._is_finished and cell not in self._codes:
             raise OptionError(
                 f"{place}: expected one of {', '.join(map(repr, self._codes))}; got {cell!r}. Add "
                 f"it to the words of {self.name!r}, at its place in their order."
+            )
+        if self._is_finished and cell not in self._codes:
+            raise ValueError(
+                f"{place}: expected one of {', '.join(map(repr, self._codes))}, the words of the "
+                f"rows that were fitted; got {cell!r}. Leave that cell empty, or that row out."
             )
         if not self._is_given and math.isfinite(self._number(cell)):
             raise OptionError(
@@ -173,7 +190,7 @@ class Column:
         self._has_zone = has_zone
         if has_zone:
             moment = moment.astimezone(UTC).replace(tzinfo=None)
-        return (moment - FIRST_DAY) / timedelta(days=1)
+        return (moment - FIRST_DAY) / timedelta(days=1) - self._first_day
 
     def _number_error(self, cell: str, place: str) -> OptionError:
         """Returns the error for a cell that is no finite number, with the option that may help."""
@@ -201,6 +218,8 @@ class Column:
             return OptionError(f"{sentence} Drop or fill that row.")
         if WITH_SIGN.fullmatch(cell):
             return OptionError(f"{sentence} Write the number alone, without its unit.")
+        if self.is_weight:
+            return OptionError(f"{sentence} A weight is a number from 0: correct that cell.")
         if self.is_label:
             return OptionError(f"{sentence} The label is a number: drop that row, or write codes.")
         return OptionError(f"{sentence} Correct that cell.", categories=[self.name])

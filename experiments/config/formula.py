@@ -25,7 +25,11 @@ FLAGS = {
     "data.dates": "--date",
     "model.periods": "--periodic",
     "model.family": "--family",
+    "data.weights": "--weights",
+    "data.clusters": "--clusters",
+    "data.predict": "--predict",
     "objective": "--objective",
+    "tests": "--tests",
 }
 
 
@@ -65,7 +69,8 @@ def source_of(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> S
         except (ValueError, TypeError, LookupError) as error:
             raise ConfigError(str(error)) from None
         with _as_config_errors():
-            source.values["data"]["x"] = columns_of_formula(formula, header, str(path))
+            others = [given.get(role) for role in ("weights", "clusters")]
+            given["x"] = columns_of_formula(formula, header, str(path), others)
     return source
 
 

@@ -9,6 +9,7 @@
 | `metrics.jsonl` | one line per step and fit |
 | `summary.json` | the numbers of the figures and tables |
 | `report.html` | of a regression: figures and tables in one file for a browser |
+| `predictions.csv` | of a regression with `data.predict`: its rows, and their predictions |
 | `output.log` | what the run printed, with `--quiet` too |
 | `sources.patch` | what the sources differ in from the commit of `meta.json`, if they do |
 | `kernels.py` | the file of the user's kernel, if the config names one |

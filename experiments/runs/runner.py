@@ -189,8 +189,9 @@ def execute(study: "Study", out: Path | None, *, quiet: bool, resume: bool = Fal
             return 1
     for path in sorted((run.directory / "figures").glob("*.png")):
         run.print(f"figure  {os.fspath(path)}")
-    if (run.directory / "report.html").exists():
-        run.print(f"report  {os.fspath(run.directory / 'report.html')}")
+    for what, name in (("report ", "report.html"), ("predictions", "predictions.csv")):
+        if (run.directory / name).exists():
+            run.print(f"{what} {os.fspath(run.directory / name)}")
     run.print(f"numbers {os.fspath(run.directory / 'summary.json')}")
     return 0
 

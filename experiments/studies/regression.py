@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from pydantic import AfterValidator, Field
 
 import attnkernel as ak
+from attnkernel.data._csv import NewRows
 from attnkernel.inference._report import natural_parameters
 from attnkernel.kernels._of_columns import product_of_columns
 from attnkernel.objectives import BY_NAME
@@ -20,12 +21,22 @@ from attnkernel.plot._diagnostics import draw_residuals, inputs_of_noise
 from attnkernel.plot._fit import draw_left_out
 from attnkernel.plot._partial import draw_slice, held_text
 
-from ..config import BUILT_IN, KERNELS, Column, Data, FieldError, Part, Positive, require_known
-from ..reports import effects as of_columns, legend, subplots
+from ..config import (
+    BUILT_IN,
+    KERNELS,
+    Column,
+    CsvWithNewRows,
+    DataWithNewRows,
+    FieldError,
+    Part,
+    Positive,
+    require_known,
+)
+from ..reports import effects as of_columns, legend, new_rows, subplots
 from ..reports.dependence import blocked_objective, notes_of_dependence, time_column
 from ..reports.page import Picture, Section, Table, write_page
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import Keys, Study, describe, load
+from .study import Keys, Study, describe, errors_at, load
 
 FAMILIES = {"binomial": ak.Binomial, "poisson": ak.Poisson, "gamma": ak.Gamma}
 
@@ -64,7 +75,7 @@ Objective: Any = Literal[(*BY_NAME, "blocked")]
 SHAPE = ("is constant", "is linear", "is a parabola")  # of ŷ along a column of infinite lengthscale
 EFFECT_WORDS = (
     "Each figure shows the fit along one column. The other columns are held at their median, or at "
-    "their most frequent category. "
+    "their most frequent category."
 )
 BAND_WORDS = (
     "The band is {band}: it covers the mean at one value, not the whole curve at once, and does "
@@ -78,18 +89,37 @@ PARAMETER_WORDS = (
 )
 
 
+CLUSTER_WORDS = (
+    "Standard errors and limits allow for errors that are dependent within the clusters of "
+    "{column!r}, of which there are {count}; left-out predictions are from the other clusters."
+)
+TEST_WORDS = (
+    "The p-value is of the hypothesis that the mean of {label} does not depend on the column, all "
+    "others given: by {draws} bootstraps of the seed {seed}, in each of which the lengthscale of "
+    "the column is chosen again."
+)
+
+
 class Results(NamedTuple):
     """The fit, and what a report shows of it."""
 
     data: ak.data.Dataset
     fit: ak.Fit
     estimates: of_columns.Estimates
+    new: NewRows | None
+    tests: list[dict[str, Any]]
 
 
 def draw_effect(fit: ak.Fit, effect: of_columns.Effect, ax: Axes) -> None:
     """Draws an effect with its band, and the legend below, where it hides nothing."""
     draw_slice(fit, effect.line, effect.predicted, effect.band, ax)
     legend(cast(Figure, ax.figure), [ax], columns=2)
+
+
+def dropped_rows(data: ak.data.Dataset) -> str:
+    """Returns how many rows were left out, and what they have, in words."""
+    rows = "1 row" if data.dropped == 1 else f"{data.dropped} rows"
+    return f"{rows} with missing cells{'' if data.weights is None else ' or a weight of 0'}"
 
 
 def note_of_labels(y: np.ndarray) -> list[str]:
@@ -108,7 +138,7 @@ class Regression(Study):
 
     study: Literal["regression"]
     precision: Literal["float32", "float64"] = "float64"
-    data: Data
+    data: DataWithNewRows
     model: ColumnModel = ColumnModel()
     objective: Objective = Field(  # pyright: ignore[reportInvalidTypeForm]
         default="leave_one_out",
@@ -116,6 +146,9 @@ class Regression(Study):
         "dates or of evenly spaced numbers along which errors are correlated",
     )
     level: float = Field(default=0.95, gt=0, lt=1, description="of the pointwise bands")
+    tests: int = Field(
+        default=0, ge=0, description="bootstraps for the p-value of each column; 0: no tests"
+    )
 
     def check(self) -> None:
         data = load(self.data, self.keys().next(), with_words=True)
@@ -128,6 +161,8 @@ class Regression(Study):
                 f"expected columns of quantities among the inputs, {listed}; got "
                 f"{', '.join(map(repr, sorted(unknown)))}",
             )
+        if data.clusters is not None:
+            self._check_clusters(np.asarray(data.clusters))
         if self.model.family != "gaussian":
             if self.objective not in ("leave_one_out", "blocked"):
                 raise FieldError(
@@ -139,6 +174,15 @@ class Regression(Study):
                 FAMILIES[self.model.family]().check(data.y)
             except ValueError as error:
                 raise FieldError(("model", "family"), str(error)) from None
+        if self.tests and (self.model.family != "gaussian" or data.clusters is not None):
+            raise FieldError(
+                ("tests",),
+                "p-values are of the family gaussian and of independent rows: leave them out with "
+                "another family, and with clusters",
+            )
+        with errors_at("data", "predict"):
+            if (new := self._new_rows()) is not None:
+                new_rows.require_free_names(new)
         if self.objective == "blocked" and time_column(data) is None:
             raise FieldError(
                 ("objective",),
@@ -155,50 +199,95 @@ class Regression(Study):
                 f"y: leave it out of x, or in a formula as in {without}'",
             )
 
+    def _check_clusters(self, clusters: np.ndarray) -> None:
+        """Raises `FieldError` unless there are two clusters, and the fit can be by cluster."""
+        if self.model.family != "gaussian":
+            raise FieldError(
+                ("model", "family"),
+                f"clusters are for the family gaussian, whose weights of labels are known; got "
+                f"{self.model.family}",
+            )
+        if self.objective != "leave_one_out":
+            raise FieldError(
+                ("objective",),
+                f"with clusters it leaves out one cluster after the other: expected "
+                f"leave_one_out; got {self.objective}",
+            )
+        if np.all(clusters == clusters[0]):
+            raise FieldError(("data", "clusters"), "expected two clusters or more; got one")
+
+    def _new_rows(self) -> NewRows | None:
+        """Returns the rows to predict, if a file of them is given."""
+        return self.data.read_new() if isinstance(self.data, CsvWithNewRows) else None
+
+    def _objective_of(self, data: ak.data.Dataset) -> ak.objectives.Objective:
+        """Returns what the search minimises: with clusters, each of them is left out."""
+        if data.clusters is not None:
+            return ak.objectives.GroupKFold(data.clusters, folds=None)
+        return blocked_objective(data) if self.objective == "blocked" else BY_NAME[self.objective]()
+
     def run(self, run: Run) -> None:
         # the notes and the table of numbers say it in their words
         with warnings.catch_warnings(action="ignore", category=ak.local.ExtrapolationWarning):
             super().run(run)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        data = load(self.data, Keys(key).next(), with_words=True)
+        keys = Keys(key)
+        data, new = load(self.data, keys.next(), with_words=True), self._new_rows()
         with monitor.timed("fit"):
-            is_blocked = self.objective == "blocked"
-            objective = blocked_objective(data) if is_blocked else BY_NAME[self.objective]()
             monitor.print(f"{len(data.y)} rows are read; the search for lengthscales begins")
-            fit = ak.fit(self.model.make(data), data.x, data.y, objective=objective)
+            options = {"objective": self._objective_of(data), "weights": data.weights}
+            fit = ak.fit(self.model.make(data), data.x, data.y, **options)
         fit = fit.named(data.x_names, data.y_name, data.categories or None)
         monitor.print("lengthscales are found; bands and left-out predictions follow")
-        return Results(data, fit, of_columns.estimates_of(fit, self.level))
+        at_new = new_rows.inputs_of(new, data.x.shape[1])
+        estimates = of_columns.estimates_of(fit, self.level, at_new)
+        tests = []
+        if self.tests:
+            monitor.print(f"p-values of columns follow, by {self.tests} bootstraps each")
+            tests = of_columns.p_values_of(fit, self.tests, keys.next())
+        return Results(data, fit, estimates, new, tests)
 
     def report(self, results: Results, run: Run) -> None:
         data, estimates = results.data, results.estimates
         found = estimates.report
         if data.dropped:
-            rows = "1 row" if data.dropped == 1 else f"{data.dropped} rows"
-            run.note([f"{rows} with missing cells left out; {len(data.y)} remain."])
+            run.note([f"{dropped_rows(data)} left out; {len(data.y)} remain."])
         bound = ak.fitting.Result.AT_BOUND.message  # said of each parameter in the table
         run.note([each for each in found.warnings if not each.startswith(bound)])
         run.note(of_columns.unreliable_effects(results.fit, estimates.effects))
         run.note(notes_of_dependence(data, results.fit.objective, estimates.fitted))
         if self.model.family == "gaussian":
             run.note(note_of_labels(np.asarray(data.y)))
+        run.note([row["not_tested"] for row in results.tests if "not_tested" in row])
+        more = {}
+        if results.tests:
+            more["tests"] = {"draws": self.tests, "seed": self.seed, "columns": results.tests}
+        if results.new is not None:
+            counts = new_rows.write_predictions(run, results.new, estimates.new)
+            path = getattr(self.data, "predict", "")
+            run.note([new_rows.note_of_predictions(path, counts)])
+            more["predictions"] = {"file": path, **counts}
         parameters = self._parameters(results)
         values = [
             row for each in estimates.values for row in of_columns.rows_of_values(results.fit, each)
         ]
-        shown = of_columns.table_of_fit(found, self.objective)
+        criterion = self.objective if data.clusters is None else "leave_one_cluster_out"
+        shown = of_columns.table_of_fit(found, criterion)
         columns, cells = of_columns.table_of_values(values, self.level)
         run.table(f"{self.name}: {found.smoother}, {found.rows} rows", ["", ""], shown[1])
         run.table("parameters", *of_columns.table_of_parameters(parameters))
         words = self._words_of_values(results)
         run.table(f"fitted values, {words[0].lower()}{words[1:]}", columns, cells)
+        if results.tests:
+            about = f"p-values of columns, {self.tests} bootstraps each, seed {self.seed}"
+            run.table(about, *of_columns.table_of_tests(results.tests))
         run.summary(
             {
                 "data": {**describe(data), "dropped": data.dropped},
                 "model": found.smoother,
                 "kernel": found.kernel,
-                "objective": self.objective,
+                "objective": criterion,
                 "criterion": found.loss,
                 **{name: getattr(found, name) for name in ("r_squared", "left_out_r_squared")},
                 "residual_sd": found.residual_sd,
@@ -206,6 +295,7 @@ class Regression(Study):
                 "residual_degrees_of_freedom": found.residual_df,
                 "parameters": parameters,
                 "values": values,
+                **more,
             }
         )
         self._write_page(
@@ -218,6 +308,14 @@ class Regression(Study):
         found, effects = estimates.report, estimates.effects
         numbers, values, parameters = tables
         about_band = BAND_WORDS.format(band=effects[0].band.description)
+        if data.clusters is not None:
+            column, count = getattr(self.data, "clusters", ""), len(np.unique(data.clusters))
+            about_band += " " + CLUSTER_WORDS.format(column=column, count=count)
+        about_effects = [EFFECT_WORDS, about_band] if len(effects) > 1 else []
+        if results.tests:
+            about_effects.append(
+                TEST_WORDS.format(label=data.y_name, draws=self.tests, seed=self.seed)
+            )
         sections = [
             Section("Numbers", tables=[numbers]),
             Section(
@@ -227,7 +325,8 @@ class Regression(Study):
             ),
             Section(
                 "Effect of each column",
-                EFFECT_WORDS + about_band,
+                " ".join(about_effects),
+                tables=[of_columns.table_of_tests(results.tests)] * bool(self.tests),
                 pictures=self._draw_effects(run, results),
             ),
             Section("Fitted values", self._words_of_values(results), tables=[values]),
@@ -240,7 +339,9 @@ class Regression(Study):
         given = ", ".join(data.x_names)
         lead = f"{found.smoother.capitalize()} regression of {data.y_name} on {given}: "
         lead += f"{found.rows} rows"
-        lead += f", and {data.dropped} left out, with missing cells." if data.dropped else "."
+        if data.weights is not None:
+            lead += f", weighted by {getattr(self.data, 'weights', '')}"
+        lead += f", and {dropped_rows(data)} left out." if data.dropped else "."
         write_page(run, f"{data.y_name}: {self.name}", lead, sections, is_dark=self.style == "dark")
 
     def _words_of_values(self, results: Results) -> str:
@@ -274,7 +375,7 @@ class Regression(Study):
 
     def _draw_fit(self, run: Run, results: Results) -> list[Picture]:
         """Draws the fit and its residuals; for several columns, observed against left-out."""
-        data, fit, estimates = results
+        data, fit, estimates = results.data, results.fit, results.estimates
         found = estimates.report
         figure, ax = subplots(figsize=(5.6, 3.6))
         if len(estimates.effects) == 1:
@@ -288,7 +389,8 @@ class Regression(Study):
         else:
             draw_left_out(fit, estimates.left_out, ax)
             legend(figure, [ax])
-            caption = "Each observation against its prediction from all other rows."
+            others = "rows" if data.clusters is None else "clusters"
+            caption = f"Each observation against its prediction from all other {others}."
             ax.set_title(f"left-out R² = {found.left_out_r_squared:.3f}")
         run.figure("fit", figure)
         other, ax = subplots(figsize=(5.6, 3.6))
@@ -298,6 +400,7 @@ class Regression(Study):
         run.figure("residuals", other)
         has_noise = estimates.variance is not None
         with_noise = ", with the local standard deviation of the noise" if has_noise else ""
+        with_noise += " of a row of weight 1" if has_noise and data.weights is not None else ""
         return [
             Picture("fit", caption),
             Picture("residuals", f"Residuals{with_noise}."),
@@ -311,7 +414,7 @@ class Regression(Study):
         for number, effect in enumerate(effects, start=1):
             figure, ax = subplots(figsize=(5.6, 3.6))
             draw_effect(results.fit, effect, ax)
-            name = ak.plot.literal(of_columns.column_name(results.fit, effect))
+            name = ak.plot.literal(of_columns.column_name(results.fit, effect.line.column))
             held = held_text(results.fit, effect.line)
             ax.set_title(f"effect of {name}, at {held}")
             run.figure(f"effect_{number}", figure)
