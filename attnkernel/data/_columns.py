@@ -72,11 +72,11 @@ class Column:
         is_level = self.is_ordered and cell in self._codes
         return (cell in MISSING or bool(SPREADSHEET_ERROR.fullmatch(cell))) and not is_level
 
-    def read(self, cell: str, place: str) -> float:
+    def read(self, cell: str) -> float:
         """Returns the number of the next cell, which has no blanks around it.
 
-        `place`: where it is, for errors. Codes of words and days are preliminary until `finish`;
-        later they are those of the rows before, and a new word is refused.
+        Codes of words and days are preliminary until `finish`; later they are those of the rows
+        before, and a new word is refused.
 
         **Raises:** `OptionError` for a cell that is missing, or of another kind.
         """
@@ -84,19 +84,19 @@ class Column:
             self.kind = self._kind_of(cell)
             if self.kind == "category" and self._first_dash is not None:
                 raise OptionError(
-                    f"{place}: got the word {cell!r}, and {self._first_dash!r} in the rows before, "
+                    f"got the word {cell!r}, and {self._first_dash!r} in the rows before, "
                     f"which is a word or a missing cell. Write NA where it is missing.",
                     categories=[self.name],
                 )
         if self.kind == "category":
-            return self._code(cell, place)
+            return self._code(cell)
         if self.kind == "date":
-            return self._days(cell, place)
+            return self._days(cell)
         value = self._number(cell)
         if not math.isfinite(value):
-            raise self._number_error(cell, place)
+            raise self._number_error(cell)
         if self.is_weight and value < 0:
-            raise ValueError(f"{place}: expected a weight, a number from 0; got {cell!r}.")
+            raise OptionError(f"expected a weight, a number from 0; got {cell!r}.")
         return value
 
     def finish(self, values: np.ndarray, label: str) -> tuple[str, tuple[str, ...] | None]:
@@ -144,47 +144,47 @@ class Column:
         """Returns the number in a cell; NaN if the cell is not a number."""
         return _to_number(cell, self.decimal, self.thousands)
 
-    def _code(self, cell: str, place: str) -> float:
+    def _code(self, cell: str) -> float:
         """Returns the code of a word, from 0; a new one for a new word, unless all were given."""
         if self.is_missing(cell):
-            raise OptionError(f"{place}: expected a word, got {_shown(cell)}.", missing="drop")
+            raise OptionError(f"expected a word, got {_shown(cell)}.", missing="drop")
         if self.is_ordered and not self._is_finished and cell not in self._codes:
             raise OptionError(
-                f"{place}: expected one of {', '.join(map(repr, self._codes))}; got {cell!r}. Add "
+                f"expected one of {', '.join(map(repr, self._codes))}; got {cell!r}. Add "
                 f"it to the words of {self.name!r}, at its place in their order."
             )
         if self._is_finished and cell not in self._codes:
-            raise ValueError(
-                f"{place}: expected one of {', '.join(map(repr, self._codes))}, the words of the "
+            raise OptionError(
+                f"expected one of {', '.join(map(repr, self._codes))}, the words of the "
                 f"rows that were fitted; got {cell!r}. Leave that cell empty, or that row out."
             )
         if not self._is_given and math.isfinite(self._number(cell)):
             raise OptionError(
-                f"{place}: expected a word, as in the rows before; got the number {cell!r}.",
+                f"expected a word, as in the rows before; got the number {cell!r}.",
                 categories=[self.name],
             )
         return float(self._codes.setdefault(cell, len(self._codes)))
 
-    def _days(self, cell: str, place: str) -> float:
+    def _days(self, cell: str) -> float:
         """Returns a date as days since 0001-01-01, in UTC if it has a time zone."""
         form = f"of the form {self.date_format!r}" if self.date_format else "such as 2021-03-28"
         moment = _date(cell, self.date_format)
         if self.is_missing(cell):
-            raise OptionError(f"{place}: expected a date, got {_shown(cell)}.", missing="drop")
+            raise OptionError(f"expected a date, got {_shown(cell)}.", missing="drop")
         if moment is None:
             guess = _date_format(cell)
             is_other = guess is not None or _date(cell, None) is not None
             if self._has_zone is not None and is_other:  # dates of this form were read
                 raise OptionError(
-                    f"{place}: expected a date {form}, as in the rows before; got {cell!r}. Write "
+                    f"expected a date {form}, as in the rows before; got {cell!r}. Write "
                     f"all dates of the column in one format."
                 )
             options = {"dates": {self.name: guess}} if guess and guess != self.date_format else {}
-            raise OptionError(f"{place}: expected a date {form}; got {cell!r}.", **options)
+            raise OptionError(f"expected a date {form}; got {cell!r}.", **options)
         has_zone = moment.tzinfo is not None
         if self._has_zone not in (None, has_zone):
             raise OptionError(
-                f"{place}: {cell!r} has {'a' if has_zone else 'no'} time zone, unlike the rows "
+                f"{cell!r} has {'a' if has_zone else 'no'} time zone, unlike the rows "
                 f"before. Write all dates with one, or none."
             )
         self._has_zone = has_zone
@@ -192,9 +192,9 @@ class Column:
             moment = moment.astimezone(UTC).replace(tzinfo=None)
         return (moment - FIRST_DAY) / timedelta(days=1) - self._first_day
 
-    def _number_error(self, cell: str, place: str) -> OptionError:
+    def _number_error(self, cell: str) -> OptionError:
         """Returns the error for a cell that is no finite number, with the option that may help."""
-        sentence = f"{place}: expected a finite number, got {_shown(cell)}."
+        sentence = f"expected a finite number, got {_shown(cell)}."
         if self.is_missing(cell):
             return OptionError(sentence, missing="drop")
         if guess := _date_format(cell):

@@ -329,8 +329,8 @@ def _read_columns(path: Path, columns: Sequence[Column], options: Options) -> Ne
     limits = np.finfo(jax.dtypes.canonicalize_dtype(float))
     too_large = float(limits.max) * (1.0 + float(limits.eps) / 4.0)  # rounds to infinity
     for row, cells in enumerate(records, 1):
-        place = f"{path}, row {row} (line {records.line})"
         if len(cells) != len(names):
+            place = f"{path}, row {row} (line {records.line})"
             raise ValueError(
                 f"{place}: {len(cells)} cells where the header has {len(names)}. Is the delimiter "
                 f"{options.delimiter!r}, and a cell that contains it in quotes? Names of rows, as "
@@ -344,14 +344,18 @@ def _read_columns(path: Path, columns: Sequence[Column], options: Options) -> Ne
         if keeps_cells:
             kept.append(cells)
         for column, cell in zip(columns, found, strict=True):
-            where = f"{place}, column {column.name!r}"
             is_kept = keeps_cells and column.is_missing(cell)
-            numbers.append(math.nan if is_kept else column.read(cell, where))
-            if abs(numbers[-1]) >= too_large:
-                raise ValueError(
-                    f"{where}: {numbers[-1]} is too large for {limits.dtype}. Use float64 "
-                    f"(precision: float64, or jax_enable_x64)."
-                )
+            try:
+                value = math.nan if is_kept else column.read(cell)
+                if abs(value) >= too_large:
+                    raise OptionError(
+                        f"{value} is too large for {limits.dtype}. Use float64 (precision: "
+                        f"float64, or jax_enable_x64)."
+                    )
+            except OptionError as error:
+                where = f"{path}, row {row} (line {records.line}), column {column.name!r}"
+                raise OptionError(f"{where}: {error.sentence}", **error.options) from None
+            numbers.append(value)
     return NewRows(names, kept, np.asarray(numbers).reshape(-1, len(columns)), dropped)
 
 

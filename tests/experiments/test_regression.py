@@ -21,8 +21,9 @@ from paths import DOCS
 from rich.table import Table
 
 import attnkernel as ak
+from attnkernel.data._records import Records
 from experiments.__main__ import main
-from experiments.config.schema import Csv
+from experiments.config.schema import Csv, CsvWithNewRows
 from experiments.reports.dependence import blocked_objective, notes_of_dependence, time_column
 from experiments.reports.effects import table_of_values
 from experiments.runs.output_log import OutputLog
@@ -312,6 +313,29 @@ def test_control_characters_of_a_file_are_shown_as_their_codes(tmp_path):
     data = Csv(source="csv", path=str(tmp_path / "odd.csv"), x=names[:2], y=names[2]).load(None)
     assert data.x_names == (r"width\x1b[31m", "kind")
     assert (data.y_name, data.categories) == (r"\u202elabel", (None, (r"a\x07", "b")))
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
+    reads, path, new = [], tmp_path / "a.csv", tmp_path / "new.csv"
+
+    def records(path, *options):
+        reads.append(path.name)
+        return Records(path, *options)
+
+    monkeypatch.setattr("attnkernel.data._csv.Records", records)
+    path.write_text("x,y\n1,2\n2,3\n4,5\n")
+    new.write_text("x\n2\n")
+    fields = {"source": "csv", "path": str(path), "x": "x", "y": "y", "predict": str(new)}
+    for _ in range(2):
+        data = CsvWithNewRows(**fields)
+        assert data.load(None).x.shape == (3, 1)
+        assert data.read_new().numbers.tolist() == [[2.0]]
+    assert reads == ["a.csv", "new.csv"]
+    with jax.enable_x64(True):
+        assert data.load(None).x.dtype == "float64"
+    path.write_text("x,y\n1,2\n2,3\n4,5\n6,7\n")
+    assert data.load(None).x.shape == (4, 1)
+    assert reads == ["a.csv", "new.csv", "a.csv", "a.csv"]
 
 
 def test_each_column_has_the_kernel_of_its_kind(x64):
