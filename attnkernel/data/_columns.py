@@ -19,6 +19,7 @@ BLANKS = " \u00a0\u202f\u2009"  # between thousands: plain, no-break, narrow no-
 NUMBER_WITH_MARKS = re.compile(r"[-+]?[\d.,]*\d[\d.,]*(?:[eE][-+]?\d+)?")
 THOUSANDS = re.compile(rf"[-+\u2212]?\d{{1,3}}(?:([.,'’{BLANKS}])\d{{3}})(?:\1\d{{3}})*([.,]\d*)?")
 WITH_SIGN = re.compile(r"[$€£¥]?\s*([-+]?\d[\d.,]*)\s*[%$€£¥]?")
+DAYS_SINCE = re.compile(r"(.*\S)\s*\(days since (\d{4}-\d{2}-\d{2})\)", re.DOTALL)  # a label
 DATE_FORMATS = [
     day + time
     for time in ("", " %H:%M", " %H:%M:%S")

@@ -15,7 +15,7 @@ from .loading import ConfigIssue, Source, apply
 from .plain_yaml import ConfigError
 
 OVERRIDE = re.compile(r"[a-z_]+(?:\.[a-z_]+)*=.*", re.DOTALL)
-FLAGS = {
+FLAGS = {  # by field
     "data.delimiter": "--delimiter",
     "data.decimal": "--decimal",
     "data.thousands": "--thousands",
@@ -25,6 +25,7 @@ FLAGS = {
     "data.dates": "--date",
     "model.periods": "--periodic",
     "model.family": "--family",
+    "model.order": "--order",
     "data.weights": "--weights",
     "data.clusters": "--clusters",
     "data.predict": "--predict",

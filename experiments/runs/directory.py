@@ -29,9 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 import attnkernel as ak
 from attnkernel._core.saving import fsync, write_atomically
@@ -41,6 +39,9 @@ from . import files
 from .monitor import Monitor, Tick
 from .output_log import OutputLog
 from .provenance import TIMES, digest_of, digest_of_file, meta_of, now, read_sources
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Column = str | Callable[[Mapping[str, Any]], str]  # of a table: a format of a row, or a function
 
@@ -196,7 +197,7 @@ class Run(Monitor):
             self.notes.append(sentence)
             self.print(f"note: {sentence}")
 
-    def figure(self, name: str, figure: Figure, **arrays: Any) -> None:
+    def figure(self, name: str, figure: "Figure", **arrays: Any) -> None:
         """Saves a figure as PNG and PDF, and the arrays that it shows: default, those of
         `files.plotted_arrays`.
         """

@@ -26,9 +26,10 @@ from experiments.__main__ import main
 from experiments.config.schema import Csv, CsvWithNewRows
 from experiments.reports.dependence import blocked_objective, notes_of_dependence, time_column
 from experiments.reports.effects import table_of_values
+from experiments.reports.regression import note_of_labels
 from experiments.runs.output_log import OutputLog
 from experiments.runs.runner import load
-from experiments.studies.regression import ColumnModel, note_of_labels
+from experiments.studies.regression import ColumnModel
 from experiments.studies.study import Keys
 
 START = date(2020, 5, 1)
