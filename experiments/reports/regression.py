@@ -230,6 +230,9 @@ def _draw_fit(run: Run, results: Results) -> list[Picture]:
         draw_left_out(fit, estimates.left_out, ax)
         legend(figure, [ax])
         others = "rows" if data.clusters is None else "clusters"
+        if data.clusters is not None:
+            label = f"prediction of {data.y_name} from the other clusters"
+            ax.set_xlabel(ak.plot.literal(label))
         caption = f"Each observation against its prediction from all other {others}."
         ax.set_title(f"left-out R² = {found.left_out_r_squared:.3f}")
     run.figure("fit", figure)

@@ -276,7 +276,7 @@ def test_dashes_are_words_among_words(tmp_path):
 OF_ROWS = """day;kind;who;w;y
 2021-03-01;oak;a;1;1,5
 2021-03-03;elm;b 2;0,5;2,25
-x;y;z;0;?
+x;y;z;0;1
 2021-03-02;elm;a;2;NA
 2021-02-28;ash;b 2;1;3
 2021-03-01;oak;a;1;4
