@@ -9,23 +9,18 @@ import webbrowser
 from argparse import Namespace
 from pathlib import Path
 
-import matplotlib as mpl
-
 from attnkernel._core.saving import write_atomically
 from attnkernel.data import BUNDLED
 from attnkernel.kernels import LETTERS
-from attnkernel.plot import STYLE
 
 from .config import ConfigError, dump, formula, kernels, read, registry, schema as fields
-from .reports import compare as comparisons, export as exports
 from .runs import OutputError, check, distributed, output_errors, runner, study_of
 from .runs.files import default_directory
 from .runs.output_log import show_progress, terminal
 from .runs.reproduce import reproduce as reproduce_run
-from .sweeps import members as sweep_members, slurm, sweep as sweeps
+from .sweeps import members as sweep_members, slurm
 from .sweeps.section import Sweep
 
-READING = ("delimiter", "decimal", "thousands", "encoding", "missing")  # options of a file
 EXPECTED_ERRORS = (ConfigError, OutputError, distributed.JoinError)
 
 
@@ -46,10 +41,9 @@ def run(options: Namespace, overrides: list[str]) -> int:
 
 def fit(options: Namespace, words: list[str]) -> int:
     """Runs the study `regression` of a CSV file; `words`: a formula, such as "y ~ x1 + x2"."""
-    given = {f"data.{name}": getattr(options, name) for name in READING}
-    given |= {"data.categories": options.category, "data.dates": formula.dates_of(options.date)}
-    given |= {"model.periods": formula.periods_of(options.periodic), "model.order": options.order}
-    given |= {"objective": options.objective, "model.family": options.family}
+    given = {field: getattr(options, flag[2:]) for field, flag in formula.FLAGS.items()}
+    given |= {"data.dates": formula.dates_of(options.date)}
+    given |= {"model.periods": formula.periods_of(options.periodic)}
     source = formula.source_of(options.file, words, given)
     study = study_of(source)
     check(study, source)
@@ -69,7 +63,9 @@ def sweep(options: Namespace, arguments: list[str]) -> int:
         return _submit(options, arguments)
     if options.slurm:
         raise OutputError("--slurm goes with --submit")
-    with mpl.rc_context(STYLE):
+    from .sweeps import sweep as sweeps  # noqa: PLC0415  figures
+
+    with runner.figure_style():
         return sweeps.sweep(
             options.config,
             arguments,
@@ -91,6 +87,8 @@ def _submit(options: Namespace, arguments: list[str]) -> int:
             "--submit starts all jobs at once, and rounds come one after the other: use --jobs N"
         )
     members = plan.members()
+    from .sweeps import sweep as sweeps  # noqa: PLC0415
+
     out = sweeps.directory_of(members, options.out)
     whole = [os.fspath(options.config), *arguments]
     if options.kernels is not None:
@@ -105,15 +103,21 @@ def _submit(options: Namespace, arguments: list[str]) -> int:
 
 def compare(options: Namespace, _: list[str]) -> None:
     out = options.out if options.out is not None else default_directory("compare")
-    with mpl.rc_context(STYLE):
+    from .reports import compare as comparisons  # noqa: PLC0415  figures
+
+    with runner.figure_style():
         comparisons.compare(options.runs, out, terminal(quiet=False))
 
 
 def index(options: Namespace, _: list[str]) -> None:
+    from .reports import compare as comparisons  # noqa: PLC0415
+
     comparisons.index(options.folder, terminal(quiet=False))
 
 
 def export(options: Namespace, _: list[str]) -> None:
+    from .reports import export as exports  # noqa: PLC0415
+
     print("\n".join(exports.export(options.runs, options.to, options.out)))
 
 

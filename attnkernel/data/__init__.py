@@ -1,6 +1,7 @@
 """Data sets for regression: simulated, bundled, or read from a CSV file."""
 
 from ._bundled import BUNDLED as BUNDLED, load as load
+from ._columns import DAYS_SINCE
 from ._csv import read_csv as read_csv
 from ._dataset import (
     Dataset as Dataset,

@@ -19,6 +19,7 @@ BLANKS = " \u00a0\u202f\u2009"  # between thousands: plain, no-break, narrow no-
 NUMBER_WITH_MARKS = re.compile(r"[-+]?[\d.,]*\d[\d.,]*(?:[eE][-+]?\d+)?")
 THOUSANDS = re.compile(rf"[-+\u2212]?\d{{1,3}}(?:([.,'’{BLANKS}])\d{{3}})(?:\1\d{{3}})*([.,]\d*)?")
 WITH_SIGN = re.compile(r"[$€£¥]?\s*([-+]?\d[\d.,]*)\s*[%$€£¥]?")
+DAYS_SINCE = re.compile(r"(.*\S)\s*\(days since (\d{4}-\d{2}-\d{2})\)", re.DOTALL)  # a label
 DATE_FORMATS = [
     day + time
     for time in ("", " %H:%M", " %H:%M:%S")
@@ -41,7 +42,8 @@ class Column:
     **Arguments:** `decimal`: the decimal mark; `thousands`: that between thousands; `kind`: given
     for columns that an option names; `levels`: the words in their order, None for those of the
     cells; `date_format`: as for `datetime.strptime`, None for ISO 8601; `may_hold_words`: whether a
-    word makes it a column of categories, where the kind is not given.
+    word makes it a column of categories, where the kind is not given; `is_weight`: whether numbers
+    are from 0.
     """
 
     name: str
@@ -52,10 +54,12 @@ class Column:
     date_format: str | None = None
     may_hold_words: bool = False
     is_label: bool = False
+    is_weight: bool = False
 
     def __post_init__(self) -> None:
         self._is_given, self.is_ordered = self.kind is not None, self.levels is not None
         self._codes = {word: code for code, word in enumerate(self.levels or ())}
+        self._is_finished, self._first_day = False, 0
         self._has_zone: bool | None = None
         self._first_dash: str | None = None  # before the kind is known
 
@@ -69,10 +73,11 @@ class Column:
         is_level = self.is_ordered and cell in self._codes
         return (cell in MISSING or bool(SPREADSHEET_ERROR.fullmatch(cell))) and not is_level
 
-    def read(self, cell: str, place: str) -> float:
+    def read(self, cell: str) -> float:
         """Returns the number of the next cell, which has no blanks around it.
 
-        `place`: where it is, for errors. Codes of words and days are preliminary until `finish`.
+        Codes of words and days are preliminary until `finish`; later they are those of the rows
+        before, and a new word is refused.
 
         **Raises:** `OptionError` for a cell that is missing, or of another kind.
         """
@@ -80,17 +85,19 @@ class Column:
             self.kind = self._kind_of(cell)
             if self.kind == "category" and self._first_dash is not None:
                 raise OptionError(
-                    f"{place}: got the word {cell!r}, and {self._first_dash!r} in the rows before, "
+                    f"got the word {cell!r}, and {self._first_dash!r} in the rows before, "
                     f"which is a word or a missing cell. Write NA where it is missing.",
                     categories=[self.name],
                 )
         if self.kind == "category":
-            return self._code(cell, place)
+            return self._code(cell)
         if self.kind == "date":
-            return self._days(cell, place)
+            return self._days(cell)
         value = self._number(cell)
         if not math.isfinite(value):
-            raise self._number_error(cell, place)
+            raise self._number_error(cell)
+        if self.is_weight and value < 0:
+            raise OptionError(f"expected a weight, a number from 0; got {cell!r}.")
         return value
 
     def finish(self, values: np.ndarray, label: str) -> tuple[str, tuple[str, ...] | None]:
@@ -99,6 +106,7 @@ class Column:
 
         Returns the name of the axis, from the `label` without a unit, and the word of each code.
         """
+        self._is_finished = True
         if self.kind == "category":
             words = list(self._codes)
             if not self._is_given and len(words) == len(values):
@@ -110,13 +118,18 @@ class Column:
             code = np.empty(len(words))
             code[list(order)] = np.arange(len(words))
             values[:] = code[values.astype(int)]
-            return label, tuple(words[i] for i in order)
+            self._codes = {words[i]: code for code, i in enumerate(order)}
+            return label, tuple(self._codes)
         if self.kind == "date":
-            origin = math.floor(values.min())
-            values -= origin
-            day = (FIRST_DAY + timedelta(days=origin)).date().isoformat()
+            self._first_day = math.floor(values.min())
+            values -= self._first_day
+            day = (FIRST_DAY + timedelta(days=self._first_day)).date().isoformat()
             return f"{label} (days since {day})", None
         return label, None
+
+    def is_zero(self, cell: str) -> bool:
+        """Whether a cell is the number 0."""
+        return self._number(cell) == 0.0
 
     def _kind_of(self, cell: str) -> Literal["number", "date", "category"]:
         """Returns the kind of a column by its first cell; a number also where it is no kind."""
@@ -132,52 +145,57 @@ class Column:
         """Returns the number in a cell; NaN if the cell is not a number."""
         return _to_number(cell, self.decimal, self.thousands)
 
-    def _code(self, cell: str, place: str) -> float:
+    def _code(self, cell: str) -> float:
         """Returns the code of a word, from 0; a new one for a new word, unless all were given."""
         if self.is_missing(cell):
-            raise OptionError(f"{place}: expected a word, got {_shown(cell)}.", missing="drop")
-        if self.is_ordered and cell not in self._codes:
+            raise OptionError(f"expected a word, got {_shown(cell)}.", missing="drop")
+        if self.is_ordered and not self._is_finished and cell not in self._codes:
             raise OptionError(
-                f"{place}: expected one of {', '.join(map(repr, self._codes))}; got {cell!r}. Add "
+                f"expected one of {', '.join(map(repr, self._codes))}; got {cell!r}. Add "
                 f"it to the words of {self.name!r}, at its place in their order."
+            )
+        if self._is_finished and cell not in self._codes:
+            raise OptionError(
+                f"expected one of {', '.join(map(repr, self._codes))}, the words of the "
+                f"rows that were fitted; got {cell!r}. Leave that cell empty, or that row out."
             )
         if not self._is_given and math.isfinite(self._number(cell)):
             raise OptionError(
-                f"{place}: expected a word, as in the rows before; got the number {cell!r}.",
+                f"expected a word, as in the rows before; got the number {cell!r}.",
                 categories=[self.name],
             )
         return float(self._codes.setdefault(cell, len(self._codes)))
 
-    def _days(self, cell: str, place: str) -> float:
+    def _days(self, cell: str) -> float:
         """Returns a date as days since 0001-01-01, in UTC if it has a time zone."""
         form = f"of the form {self.date_format!r}" if self.date_format else "such as 2021-03-28"
         moment = _date(cell, self.date_format)
         if self.is_missing(cell):
-            raise OptionError(f"{place}: expected a date, got {_shown(cell)}.", missing="drop")
+            raise OptionError(f"expected a date, got {_shown(cell)}.", missing="drop")
         if moment is None:
             guess = _date_format(cell)
             is_other = guess is not None or _date(cell, None) is not None
             if self._has_zone is not None and is_other:  # dates of this form were read
                 raise OptionError(
-                    f"{place}: expected a date {form}, as in the rows before; got {cell!r}. Write "
+                    f"expected a date {form}, as in the rows before; got {cell!r}. Write "
                     f"all dates of the column in one format."
                 )
             options = {"dates": {self.name: guess}} if guess and guess != self.date_format else {}
-            raise OptionError(f"{place}: expected a date {form}; got {cell!r}.", **options)
+            raise OptionError(f"expected a date {form}; got {cell!r}.", **options)
         has_zone = moment.tzinfo is not None
         if self._has_zone not in (None, has_zone):
             raise OptionError(
-                f"{place}: {cell!r} has {'a' if has_zone else 'no'} time zone, unlike the rows "
+                f"{cell!r} has {'a' if has_zone else 'no'} time zone, unlike the rows "
                 f"before. Write all dates with one, or none."
             )
         self._has_zone = has_zone
         if has_zone:
             moment = moment.astimezone(UTC).replace(tzinfo=None)
-        return (moment - FIRST_DAY) / timedelta(days=1)
+        return (moment - FIRST_DAY) / timedelta(days=1) - self._first_day
 
-    def _number_error(self, cell: str, place: str) -> OptionError:
+    def _number_error(self, cell: str) -> OptionError:
         """Returns the error for a cell that is no finite number, with the option that may help."""
-        sentence = f"{place}: expected a finite number, got {_shown(cell)}."
+        sentence = f"expected a finite number, got {_shown(cell)}."
         if self.is_missing(cell):
             return OptionError(sentence, missing="drop")
         if guess := _date_format(cell):
@@ -201,6 +219,8 @@ class Column:
             return OptionError(f"{sentence} Drop or fill that row.")
         if WITH_SIGN.fullmatch(cell):
             return OptionError(f"{sentence} Write the number alone, without its unit.")
+        if self.is_weight:
+            return OptionError(f"{sentence} A weight is a number from 0: correct that cell.")
         if self.is_label:
             return OptionError(f"{sentence} The label is a number: drop that row, or write codes.")
         return OptionError(f"{sentence} Correct that cell.", categories=[self.name])

@@ -1,6 +1,8 @@
 """Named columns of a CSV file as a `Dataset`."""
 
 import codecs
+import itertools
+import math
 import re
 from array import array
 from collections.abc import Mapping, Sequence
@@ -28,6 +30,8 @@ def read_csv(
     categories: Sequence[str] | Mapping[str, Sequence[str] | None] = (),
     find_categories: bool = False,
     dates: Sequence[str] | Mapping[str, str | None] = (),
+    weights: str | None = None,
+    clusters: str | None = None,
     delimiter: str = ",",
     decimal: str = ".",
     thousands: str = "",
@@ -64,6 +68,8 @@ def read_csv(
       `{"day": "%d.%m.%Y"}`; None and the list are ISO 8601. A column that begins with an ISO date
       such as 2020-05-01 need not be named. Dates become days since the earliest, times of the day
       their fractions, in UTC if they have a zone; the unit goes to `x_names`.
+    - `weights`: the column of the inverse variances of the rows, numbers from 0; a row of weight 0
+      is left out, and counted. `clusters`: the column of the cluster of each row, words or numbers.
     - `delimiter`: one character; `decimal`: `"."` or `","`; `thousands`: the mark between groups of
       three digits, `" "` for blanks of every kind. Default: none. A typographic minus is a minus.
     - `missing`: `"error"` (default), or `"drop"`: leaves out each row with an empty cell, `NA`,
@@ -73,87 +79,142 @@ def read_csv(
 
     **Returns:** a `Dataset`, rows in the order of the file. Its `categories` list the word of each
     code, `ordered` the columns whose order is known, and `dropped` counts the rows left out.
+    `clusters` are codes from 0.
 
     **Raises:** `ValueError` if the file is missing or empty, a column is missing (the error lists
     the columns), a cell is not what its column holds (the error names row, column and the option
     that helps), there are fewer than 3 rows, or all inputs are equal.
     """
-    path = Path(as_path("path", path))
-    options = _Options(
-        as_names("x", x),
+    if names is not None and not isinstance(names, Mapping):
+        raise ValueError(f"names must be a dictionary, from columns to text; got {names!r}.")
+    options = Options(
+        x,
         y,
-        _as_mapping("categories", categories),
+        categories,
         find_categories,
-        _as_mapping("dates", dates),
+        dates,
         delimiter,
         decimal,
         thousands,
         missing,
         encoding,
+        weights,
+        clusters,
     )
-    if names is not None and not isinstance(names, Mapping):
-        raise ValueError(f"names must be a dictionary, from columns to text; got {names!r}.")
-    options.check()
-    table, columns, dropped = _read_columns(path, options)
+    return read_file(Path(as_path("path", path)), options, names or {}).data
+
+
+class CsvFile(NamedTuple):
+    """A file that was read: its data, and how its columns were read."""
+
+    data: Dataset
+    columns: Sequence[Column]  # of the inputs, with the words and the first day of the file
+    options: "Options"
+
+    def read_new(self, path: Path) -> "NewRows":
+        """Returns the rows of another file with the input columns of this one, which are read as
+        they were in this one; `ValueError` for a cell that they cannot hold."""
+        try:
+            return _read_columns(path, self.columns, self.options._replace(missing="keep"))
+        except OptionError as error:
+            both = " It is read with the options of the file that is fitted." * bool(error.options)
+            raise ValueError(f"{error.sentence}{both}") from None
+
+
+class NewRows(NamedTuple):
+    """The rows of a file as they were written, and the numbers of the requested columns."""
+
+    header: Sequence[str]
+    cells: Sequence[Sequence[str]]  # empty unless missing cells are kept
+    numbers: np.ndarray  # shape (rows, columns); NaN where a cell is missing
+    dropped: int
+
+
+def read_file(path: Path, options: "Options", names: Mapping[str, str]) -> CsvFile:
+    """Returns `read_csv`, with the columns as they were read."""
+    options = options.checked()
+    columns, dim = options.columns(), len(options.x)
+    _, _, table, dropped = _read_columns(path, columns, options)
     if len(table) < 3:
-        and_dropped = f", after {dropped} with missing cells were dropped" if dropped else ""
+        and_dropped = f", after {dropped} {options.dropped_for} were dropped" if dropped else ""
         raise ValueError(
             f"{path} has {len(table)} rows of data{and_dropped}; a fit needs at least 3."
         )
     found = [
-        column.finish(values, (names or {}).get(column.name, column.name))
+        column.finish(values, names.get(column.name, column.name))
         for column, values in zip(columns, table.T, strict=True)
     ]
-    if np.all(table[:, :-1] == table[:1, :-1]):
+    if np.all(table[:, :dim] == table[:1, :dim]):
         raise ValueError(
-            f"{path}: the input {', '.join(options.x)} is constant ({table[0, :-1].tolist()} in "
+            f"{path}: the input {', '.join(options.x)} is constant ({table[0, :dim].tolist()} in "
             f"every row); it does not identify a lengthscale."
         )
     values = table.astype(jax.dtypes.canonicalize_dtype(float))
-    for column, numbers, rounded in zip(columns[:-1], table.T, values.T, strict=False):
+    for column, numbers, rounded in zip(columns[:dim], table.T, values.T, strict=False):
         if loss := precision_loss(numbers, rounded):
             raise ValueError(
                 f"{path}, column {column.name!r}: {loss} Use float64 (precision: float64, or "
                 f"jax_enable_x64), or subtract a common offset."
             )
-    *inputs, label = [name for name, _ in found]
-    levels = tuple(words for _, words in found[:-1])
+    levels = tuple(words for _, words in found[:dim])
     is_categorical = any(words is not None for words in levels)
-    return Dataset(
-        jax.device_put(values[:, :-1]),
-        jax.device_put(values[:, -1]),
-        tuple(inputs),
-        label,
-        categories=levels if is_categorical else (),
-        ordered=tuple(c.is_ordered for c in columns[:-1]) if is_categorical else (),
-        dropped=dropped,
+    of_rows: dict[Any, Any] = dict(
+        zip([c.name for c in columns[dim + 1 :]], values.T[dim + 1 :], strict=True)
     )
+    clusters = of_rows.get(options.clusters)
+    data = Dataset(
+        jax.device_put(values[:, :dim]),
+        jax.device_put(values[:, dim]),
+        tuple(name for name, _ in found[:dim]),
+        found[dim][0],
+        categories=levels if is_categorical else (),
+        ordered=tuple(c.is_ordered for c in columns[:dim]) if is_categorical else (),
+        dropped=dropped,
+        weights=jax.device_put(of_rows.get(options.weights)),
+        clusters=clusters if clusters is None else jax.device_put(clusters.astype(np.int32)),
+    )
+    return CsvFile(data, columns[:dim], options)
 
 
-class _Options(NamedTuple):
+class Options(NamedTuple):
     """The arguments of `read_csv` that say which columns are read, and how their cells."""
 
-    x: tuple[str, ...]
+    x: Any
     y: str
-    categories: Mapping[str, Any]
+    categories: Any
     find_categories: bool
-    dates: Mapping[str, Any]
+    dates: Any
     delimiter: str
     decimal: str
     thousands: str
     missing: str
     encoding: str
+    weights: str | None = None
+    clusters: str | None = None
 
-    def check(self) -> None:
+    @property
+    def dropped_for(self) -> str:
+        """What the rows that are left out have, in words."""
+        return "with missing cells" + (" or a weight of 0" if self.weights is not None else "")
+
+    def checked(self) -> "Options":
+        """Returns the options with names as a tuple and columns as dictionaries; raises
+        `ValueError` unless all are valid, and go together."""
+        found = self._replace(
+            x=as_names("x", self.x),
+            categories=_as_mapping("categories", self.categories),
+            dates=_as_mapping("dates", self.dates),
+        )
+        found._require_valid()
+        return found
+
+    def _require_valid(self) -> None:
         """Raises `ValueError` unless all are valid, and go together."""
         if not isinstance(self.y, str):
             raise ValueError(f"y must be the name of a column; got {self.y!r}.")
         if not self.x:
             raise ValueError("x is empty: name at least one input column.")
-        if self.y in self.x:
-            raise ValueError(
-                f"Column {self.y!r} is both input and label; choose another for one of them."
-            )
+        self._require_distinct_roles()
         if len(set(self.x)) < len(self.x):
             raise ValueError(
                 f"An input column is named twice among {', '.join(map(repr, self.x))}."
@@ -191,13 +252,28 @@ class _Options(NamedTuple):
             name = "delimiter" if self.decimal == self.delimiter else "thousands"
             raise ValueError(f"{name} and decimal must differ; both are {self.decimal!r}.")
 
+    def _require_distinct_roles(self) -> None:
+        """Raises `ValueError` for a column of two roles, such as input and label."""
+        of_rows = {"weights": self.weights, "clusters": self.clusters}
+        for role, name in of_rows.items():
+            if not isinstance(name, str | None):
+                raise ValueError(f"{role} must be the name of a column; got {name!r}.")
+        roles = {"input": self.x, "label": (self.y,)}
+        roles |= {role: (name,) for role, name in of_rows.items() if name is not None}
+        for (first, names), (second, others) in itertools.combinations(roles.items(), 2):
+            if both := [name for name in names if name in others]:
+                raise ValueError(
+                    f"Column {both[0]!r} is both {first} and {second}; choose another for one of "
+                    f"them."
+                )
+
     def columns(self) -> list[Column]:
-        """Returns the columns to read: the inputs, then the label."""
-        return [
+        """Returns the columns to read: the inputs, the label, then weights and clusters, if any."""
+        marks = self.decimal, self.thousands
+        columns = [
             Column(
                 name,
-                self.decimal,
-                self.thousands,
+                *marks,
                 "category" if name in self.categories else "date" if name in self.dates else None,
                 self.categories.get(name),
                 self.dates.get(name),
@@ -206,6 +282,11 @@ class _Options(NamedTuple):
             )
             for name in (*self.x, self.y)
         ]
+        if self.weights is not None:
+            columns.append(Column(self.weights, *marks, "number", is_weight=True))
+        if self.clusters is not None:
+            columns.append(Column(self.clusters, *marks, "category"))
+        return columns
 
 
 def _require_levels(column: str, words: Any) -> None:
@@ -231,47 +312,61 @@ def _as_mapping(name: str, value: Any) -> Mapping[str, Any]:
     return dict.fromkeys(as_names(name, value))
 
 
-def _read_columns(path: Path, options: _Options) -> tuple[np.ndarray, Sequence[Column], int]:
-    """Returns the numbers of the requested columns, shape (rows, columns), with the columns, which
-    are to `finish` them, and how many rows were dropped."""
+def _read_columns(path: Path, columns: Sequence[Column], options: Options) -> NewRows:
+    """Returns the rows of a file, with the numbers of columns that are to `finish` them.
+
+    With `options.missing` of "keep", cells stay, and missing ones are NaN.
+    """
     records = Records(path, options.delimiter, options.encoding)
     header = next(records, None)
     if header is None:
         raise ValueError(f"{path} is empty; expected a header line with the names of the columns.")
     names = [name.strip() for name in header]
-    _require_columns(path, names, options)
-    columns, numbers, dropped = options.columns(), array("d"), 0
+    _require_columns(path, names, columns, options)
+    keeps_cells, kept, numbers, dropped = options.missing == "keep", [], array("d"), 0
     wanted = [names.index(column.name) for column in columns]
+    weight = next((i for i, column in enumerate(columns) if column.is_weight), None)
     limits = np.finfo(jax.dtypes.canonicalize_dtype(float))
     too_large = float(limits.max) * (1.0 + float(limits.eps) / 4.0)  # rounds to infinity
     for row, cells in enumerate(records, 1):
-        place = f"{path}, row {row} (line {records.line})"
         if len(cells) != len(names):
+            place = f"{path}, row {row} (line {records.line})"
             raise ValueError(
                 f"{place}: {len(cells)} cells where the header has {len(names)}. Is the delimiter "
                 f"{options.delimiter!r}, and a cell that contains it in quotes? Names of rows, as "
                 f"R's write.table writes them, need a name in the header."
             )
         found = [cells[i].strip() for i in wanted]
-        if options.missing == "drop" and any(map(Column.is_missing, columns, found)):
+        is_dropped = options.missing == "drop" and any(map(Column.is_missing, columns, found))
+        if is_dropped or (weight is not None and columns[weight].is_zero(found[weight])):
             dropped += 1
             continue
+        if keeps_cells:
+            kept.append(cells)
         for column, cell in zip(columns, found, strict=True):
-            where = f"{place}, column {column.name!r}"
-            numbers.append(column.read(cell, where))
-            if abs(numbers[-1]) >= too_large:
-                raise ValueError(
-                    f"{where}: {numbers[-1]} is too large for {limits.dtype}. Use float64 "
-                    f"(precision: float64, or jax_enable_x64)."
-                )
-    return np.asarray(numbers).reshape(-1, len(columns)), columns, dropped
+            is_kept = keeps_cells and column.is_missing(cell)
+            try:
+                value = math.nan if is_kept else column.read(cell)
+                if abs(value) >= too_large:
+                    raise OptionError(
+                        f"{value} is too large for {limits.dtype}. Use float64 (precision: "
+                        f"float64, or jax_enable_x64)."
+                    )
+            except OptionError as error:
+                where = f"{path}, row {row} (line {records.line}), column {column.name!r}"
+                raise OptionError(f"{where}: {error.sentence}", **error.options) from None
+            numbers.append(value)
+    return NewRows(names, kept, np.asarray(numbers).reshape(-1, len(columns)), dropped)
 
 
-def _require_columns(path: Path, names: list[str], options: _Options) -> None:
+def _require_columns(
+    path: Path, names: list[str], columns: Sequence[Column], options: Options
+) -> None:
     """Raises `ValueError` unless the header `names` each requested column once."""
-    wanted = (*options.x, options.y)
+    wanted = [column.name for column in columns]
     if missing := [column for column in wanted if column not in names]:
-        of = "y" if missing == [options.y] else "x"
+        others = {options.y: "y", options.weights: "weights", options.clusters: "clusters"}
+        of = others.get(missing[0], "x") if len(missing) == 1 else "x"
         sentence = (
             f"{path} has no column for {of}: {', '.join(map(repr, missing))}; its columns are "
             f"{', '.join(map(repr, names))}."

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._core.arrays import as_points, as_real_array
 from .._core.validation import as_integer, require_key
@@ -19,7 +19,11 @@ class Dataset(eqx.Module):
       for real data.
     - `categories`: for each column the words of its codes, None for a numeric column; `ordered`:
       for each whether the words are in an order. Both are empty where all columns are numeric.
-    - `dropped`: the number of rows that were left out because a cell of theirs was missing.
+    - `dropped`: the number of rows that were left out because a cell of theirs was missing, or
+      their weight 0.
+    - `weights`, shape (n,): inverse variances of the labels, as `ak.fit` takes them; `clusters`,
+      shape (n,): the code of the cluster of each row, for `ak.objectives.GroupKFold` and
+      `ak.bands`. None where there are none.
 
     ```python
     >>> ak.data.Dataset(jnp.zeros((3, 1)), jnp.arange(3.0), x_names=("time (s)",)).y_name
@@ -36,6 +40,8 @@ class Dataset(eqx.Module):
     categories: tuple[tuple[str, ...] | None, ...] = eqx.field(static=True, default=())
     ordered: tuple[bool, ...] = eqx.field(static=True, default=())
     dropped: int = eqx.field(static=True, default=0)
+    weights: Float[Array, "*batch n"] | None = None
+    clusters: Int[Array, "*batch n"] | None = None
 
 
 def heteroskedastic_mean(x: ArrayLike) -> Float[Array, "*shape"]:

@@ -53,11 +53,14 @@ def parse_formula(text: str) -> Formula:
     return Formula(label, terms)
 
 
-def columns_of_formula(formula: Formula, header: Sequence[Any], where: str) -> list[Any]:
+def columns_of_formula(
+    formula: Formula, header: Sequence[Any], where: str, others: Sequence[str | None] = ()
+) -> list[Any]:
     """Returns the input columns of a formula, each once, in the order of their terms.
 
     **Arguments:** `header`: the names of all columns; a name that is not among them is kept, for
-    the reader of the data to refuse. `where`: the table, as errors name it.
+    the reader of the data to refuse. `where`: the table, as errors name it. `others`: columns that
+    `.` does not mean, such as weights.
 
     **Raises:** `ValueError` for functions and interactions, and if no column is left.
     """
@@ -68,7 +71,7 @@ def columns_of_formula(formula: Formula, header: Sequence[Any], where: str) -> l
     kept: list[Any] = []
     for sign, name, is_quoted in terms:
         is_rest = name == "." and not is_quoted
-        named = [column for column in header if column != y.name] if is_rest else [name]
+        named = [c for c in header if c not in (y.name, *others)] if is_rest else [name]
         if "" in named:
             place = list(header).index("") + 1
             raise ValueError(

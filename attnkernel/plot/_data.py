@@ -4,7 +4,6 @@ An axis has dates if the name of its column states the unit `(days since 2020-05
 that of `ak.data.read_csv`, of UDUNITS and of the CF conventions.
 """
 
-import re
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -16,11 +15,10 @@ from matplotlib.dates import AutoDateLocator, num2date
 from .._core.arrays import as_points
 from .._core.pandas_frames import display_names
 from .._core.validation import require_instance, require_string
-from ..data import Dataset
+from ..data import DAYS_SINCE, Dataset
 from ..fitting import Fit
 from ._style import BLUE, SKY, axes, ink, literal, x_label
 
-UNIT = re.compile(r"(.*\S)\s*\(days since (\d{4}-\d{2}-\d{2})\)", re.DOTALL)
 MAX_TICKS = 6
 
 
@@ -54,7 +52,7 @@ class DateColumn(NamedTuple):
 
 def date_column(result: Fit, column: int) -> DateColumn | None:
     """Returns a column of a fit as one of dates; None if its name states no such unit."""
-    found = UNIT.fullmatch(display_names(result.x_names, result.x.shape[1])[column])
+    found = DAYS_SINCE.fullmatch(display_names(result.x_names, result.x.shape[1])[column])
     if found is None:
         return None
     try:

@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from matplotlib.colors import LogNorm
-from matplotlib.ticker import LogLocator
 from pydantic import Field
 
 import attnkernel as ak
@@ -261,7 +259,7 @@ def draw_fit(run: Run, curves: Mapping[str, np.ndarray]) -> None:
         curves["x_edges"],
         curves["y_edges"],
         np.where(curves["counts"] > 0, curves["counts"], np.nan).T,
-        norm=LogNorm(),
+        norm="log",
         cmap="Greys",
         rasterized=True,
     )
@@ -273,7 +271,7 @@ def draw_fit(run: Run, curves: Mapping[str, np.ndarray]) -> None:
         right.plot(*curves["kernsmooth"], **dashed, label="R's locpoly, binned")
         bandwidth = float(curves["kernsmooth_bandwidth"])
         left.axvline(bandwidth, **dashed, label=f"R's dpill: {bandwidth:.4g}")
-    left.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    left.xaxis.get_major_locator().set_params(subs=(1.0, 2.0, 5.0))
     left.xaxis.set_major_formatter("{x:g}")
     left.minorticks_off()
     left.legend(loc="upper left")  # "best" takes seconds

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
-from attnkernel.plot import GREY, ink
+import attnkernel as ak
 
 from ..config import Bundled, FieldError, Positive
 from ..reports import looks_of, save_with_legend, subplots
@@ -237,7 +237,7 @@ class Peers(Benchmark):
             for ax, values in ((left, 100.0 * (np.array(above) - 1.0)), (right, seconds)):
                 points = {**look, **face, "linestyle": "none", "markersize": 5.5}
                 ax.plot(values, places + 0.06 * (i - 5), label=name, **points)
-        left.axvline(100.0 * (CLOSE - 1.0), color=ink(), linestyle=":", linewidth=0.9)
+        left.axvline(100.0 * (CLOSE - 1.0), color=ak.plot.ink(), linestyle=":", linewidth=0.9)
         left.set_xscale("symlog", linthresh=1.0)
         left.set_xticks(ticks := [0, 1, 3, 10, 30, 100], map(str, ticks))
         left.set(xlabel="error of labels left out, above the minimum (%)")
@@ -246,7 +246,7 @@ class Peers(Benchmark):
         left.set_yticks(places, [row["data"] for row in rows])
         left.invert_yaxis()
         for ax in (left, right):
-            ax.grid(axis="y", linewidth=0.4, color=(GREY, 0.4))
+            ax.grid(axis="y", linewidth=0.4, color=(ak.plot.GREY, 0.4))
         save_with_legend(run, "peers", figure, [left, right], columns=4)
 
 

@@ -8,7 +8,9 @@ from .plain_yaml import ConfigError, FieldPath, dump, shortened
 from .schema import (
     Bundled,
     Column,
+    CsvWithNewRows,
     Data,
+    DataWithNewRows,
     Heteroskedastic,
     HoldOutSize,
     KernelName,
@@ -19,6 +21,7 @@ from .schema import (
     Positive,
     Seed,
     Training,
+    file_stamp,
     outside_bounds,
     to_list,
 )

@@ -15,7 +15,7 @@ from .loading import ConfigIssue, Source, apply
 from .plain_yaml import ConfigError
 
 OVERRIDE = re.compile(r"[a-z_]+(?:\.[a-z_]+)*=.*", re.DOTALL)
-FLAGS = {
+FLAGS = {  # by field
     "data.delimiter": "--delimiter",
     "data.decimal": "--decimal",
     "data.thousands": "--thousands",
@@ -25,7 +25,12 @@ FLAGS = {
     "data.dates": "--date",
     "model.periods": "--periodic",
     "model.family": "--family",
+    "model.order": "--order",
+    "data.weights": "--weights",
+    "data.clusters": "--clusters",
+    "data.predict": "--predict",
     "objective": "--objective",
+    "tests": "--tests",
 }
 
 
@@ -65,7 +70,8 @@ def source_of(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> S
         except (ValueError, TypeError, LookupError) as error:
             raise ConfigError(str(error)) from None
         with _as_config_errors():
-            source.values["data"]["x"] = columns_of_formula(formula, header, str(path))
+            others = [given.get(role) for role in ("weights", "clusters")]
+            given["x"] = columns_of_formula(formula, header, str(path), others)
     return source
 
 

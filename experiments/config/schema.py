@@ -2,6 +2,9 @@
 
 import dataclasses
 import functools
+import json
+import os
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import equinox as eqx
@@ -15,6 +18,7 @@ from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
+from attnkernel.data._csv import CsvFile, NewRows, Options, read_file
 from attnkernel.kernels import LETTERS
 
 from .kernels import BUILT_IN, KERNELS, Scaled, require_known
@@ -107,18 +111,65 @@ class Csv(Part):
     )
 
     def load(self, key: PRNGKeyArray) -> ak.data.Dataset:
-        categories: Any = self.categories
-        if isinstance(categories, dict):
-            categories = {c: words and list(map(str, words)) for c, words in categories.items()}
-        options = self.model_dump(exclude={"source", "path", "categories"})
-        with jax.ensure_compile_time_eval():
-            data = ak.data.read_csv(
-                self.path, categories=categories, find_categories=True, **options
-            )
+        data = self.read().data
         inputs = tuple(map(printable, data.x_names))
         words = tuple(levels and tuple(map(printable, levels)) for levels in data.categories)
         label = printable(data.y_name)
         return dataclasses.replace(data, x_names=inputs, y_name=label, categories=words)
+
+    def read(self) -> CsvFile:
+        """Returns the file; it is read once, as long as it does not change."""
+        return _read_csv(*self._read_from())
+
+    def _read_from(self) -> tuple[str, Any, str]:
+        """Returns what a read file depends on: fields, the state of the file and the precision."""
+        fields = self.model_dump_json(exclude={"source", "predict"})
+        return fields, file_stamp(self.path), str(jax.dtypes.canonicalize_dtype(float))
+
+
+class CsvWithNewRows(Csv):
+    """A CSV file, with what its columns say of the rows, and a file of rows to predict."""
+
+    weights: Column | None = Field(default=None, description="inverse variances of the rows")
+    clusters: Column | None = Field(
+        default=None, description="errors are dependent among rows of one value; each is left out"
+    )
+    predict: str | None = Field(
+        default=None, description="a file with the columns of x, for predictions.csv"
+    )
+
+    def read_new(self) -> NewRows | None:
+        """Returns the rows to predict, if there are any; their file is read once."""
+        if self.predict is None:
+            return None
+        return _read_new(self._read_from(), self.predict, file_stamp(self.predict))
+
+
+@functools.lru_cache(maxsize=1)
+def _read_new(read_from: tuple[str, Any, str], path: str, _: Any) -> NewRows:
+    """Returns the rows of a file, read as a file that is fitted; from a cache unless a stamp is
+    new."""
+    return _read_csv(*read_from).read_new(Path(path))
+
+
+@functools.lru_cache(maxsize=1)
+def _read_csv(fields: str, *_: Any) -> CsvFile:
+    """Returns the file of a `Csv`, given its fields; from a cache unless an argument is new."""
+    given = json.loads(fields)
+    path, categories = given.pop("path"), given["categories"]
+    if isinstance(categories, dict):
+        given["categories"] = {c: of and list(map(str, of)) for c, of in categories.items()}
+    with jax.ensure_compile_time_eval():
+        return read_file(Path(path), Options(**given, find_categories=True), {})
+
+
+def file_stamp(path: str) -> tuple[int, int] | None:
+    """Returns the time of the last change of a file, in ns, and its bytes; None without a file."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # ValueError: no name of a file
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def printable(text: str) -> str:
@@ -128,6 +179,9 @@ def printable(text: str) -> str:
 
 
 Data = Annotated[Heteroskedastic | Bundled | Csv, Field(discriminator="source")]
+DataWithNewRows = Annotated[
+    Heteroskedastic | Bundled | CsvWithNewRows, Field(discriminator="source")
+]
 
 
 class Model(Part):

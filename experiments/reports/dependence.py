@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 import attnkernel as ak
-from attnkernel.plot._data import UNIT
+from attnkernel.data import DAYS_SINCE
 
 # of residuals of neighbouring rows; that of a fit that passes through all labels is near -0.5
 FOLLOWING_CORRELATION = -0.25
@@ -16,7 +16,7 @@ def time_column(data: ak.data.Dataset) -> int | None:
     for column, name in enumerate(data.x_names):
         gaps = np.diff(np.sort(np.asarray(data.x)[:, column]))
         is_even = np.allclose(gaps, gaps[0], rtol=1e-3, atol=0)
-        if gaps.min() > 0 and (is_even or UNIT.fullmatch(name)):
+        if gaps.min() > 0 and (is_even or DAYS_SINCE.fullmatch(name)):
             return column
     return None
 
@@ -47,7 +47,7 @@ def notes_of_dependence(
     of its fit are correlated in time."""
     if (column := time_column(data)) is None:
         return []
-    unit = UNIT.fullmatch(data.x_names[column])
+    unit = DAYS_SINCE.fullmatch(data.x_names[column])
     name = data.x_names[column] if unit is None else unit[1]
     if isinstance(objective, ak.objectives.BlockedKFold):
         return [

@@ -1,13 +1,13 @@
 """The effect of each column on a fit, and the tables of a regression."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
 import attnkernel as ak
 from attnkernel._core.compilation import SMALL_PROGRAM_OPTIONS, can_use_options
@@ -45,8 +45,9 @@ class Effect(NamedTuple):
 
 class Estimates(NamedTuple):
     """What a report shows of a fit: the effect of each column along a grid, and at its quartiles;
-    its report; at the rows fitted values, and predictions from all other rows; the variance of the
-    noise at the inputs where `ak.plot.residuals` draws it, None of a `LocalLikelihood`."""
+    its report; at the rows fitted values, and predictions from all other rows, or clusters; the
+    variance of the noise at the inputs where `ak.plot.residuals` draws it, None of a
+    `LocalLikelihood`; the columns of `numbers_at` new rows."""
 
     effects: list[Effect]
     values: list[Effect]
@@ -54,56 +55,71 @@ class Estimates(NamedTuple):
     fitted: np.ndarray
     left_out: np.ndarray
     variance: np.ndarray | None
+    new: dict[str, list[Any]]
 
 
-def estimates_of(fit: ak.Fit, level: float) -> Estimates:
-    """Returns what a report shows of a fit, with bands of a level, from one compiled program."""
+def estimates_of(fit: ak.Fit, level: float, new: np.ndarray) -> Estimates:
+    """Returns what a report shows of a fit, with bands of a level, from one compiled program.
+
+    `new`: rows to predict, shape (m, dim).
+    """
     lines = [slice_along(fit, column) for column in range(fit.x.shape[1])]
     both = [*lines, *(at_quartiles(fit, line) for line in lines)]
-    rows = np.concatenate([line.rows for line in both])
+    rows = np.concatenate([*(line.rows for line in both), new.astype(fit.x.dtype)])
+    groups = getattr(fit.objective, "groups", None)
+    clusters = None if groups is None else np.asarray(groups)
+    compute = lambda fit, *arrays: _estimates(fit, level, clusters, *arrays)  # noqa: E731
     arrays = jax.device_put((rows, inputs_of_noise(fit)))
-    options: Any = (
-        {"compiler_options": _compiler_options(fit)} if can_use_options(fit, arrays) else {}
-    )
-    found = eqx.filter_jit(_estimates, **options)(fit, level, *arrays)
+    options: Any = {}
+    if can_use_options(fit, arrays):
+        options = {"compiler_options": _compiler_options(fit, len(rows))}
+    found = eqx.filter_jit(compute, **options)(fit, *arrays)
     predicted, band, measured, variance = jax.tree.map(np.asarray, found)
     ends = np.cumsum([len(line.rows) for line in both])
     parts = [slice(end - len(line.rows), end) for line, end in zip(both, ends, strict=True)]
-    effects = [
-        Effect(line, predicted[part], jax.tree.map(lambda of, part=part: of[part], band))
-        for line, part in zip(both, parts, strict=True)
-    ]
+    parts += [slice(ends[-1], None)]
+    found = [jax.tree.map(lambda of, part=part: of[part], (predicted, band)) for part in parts]
+    effects = [Effect(line, *at) for line, at in zip(both, found[:-1], strict=True)]
     report, left_out = report_of(fit, measured), np.asarray(fit.y) - measured.loo_residuals
     along, values = effects[: len(lines)], effects[len(lines) :]
-    return Estimates(along, values, report, measured.rows.fitted, left_out, variance)
+    at_new = numbers_at(*found[-1])
+    return Estimates(along, values, report, measured.rows.fitted, left_out, variance, at_new)
 
 
-def _compiler_options(fit: ak.Fit) -> dict[str, Any]:
+def _compiler_options(fit: ak.Fit, new_rows: int) -> dict[str, Any]:
     """Returns the options of a program that runs once: it is not optimised where optimising takes
     longer than it saves.
 
     CPU seconds to compile and to run, optimised as small programs are → not, of one column: 260
     rows 3.5 + 0.02 → 1.4 + 0.06, 600 rows 3.9 + 0.1 → 1.3 + 0.3, 1100 rows 7.3 + 0.2 → 2.9 + 0.8;
     by a method of moments: 5479 rows 21 + 0.1 → 8 + 0.3, 13 000 rows 24 + 0.4 → 9 + 1.2. Of three
-    columns a run costs more than 0.5 s: 260 rows, 1.5 → 2.1.
+    columns a run costs more than 0.5 s: 260 rows, 1.5 → 2.1. `new_rows`: at which it predicts.
     """
     x, model, method = fit.x, fit.model, None
     if isinstance(model, ak.KernelRegression):
         weights, order, _, named = model.polynomial(x, None)
         method = method_of_moments(x, x, x, weights, named, 2 * order)
-    if method is not None or (len(x) <= MAX_UNOPTIMISED_ROWS and x.shape[1] == 1):
+    is_small = method is not None or (len(x) <= MAX_UNOPTIMISED_ROWS and x.shape[1] == 1)
+    if is_small and new_rows <= MAX_UNOPTIMISED_ROWS:
         return SMALL_PROGRAM_OPTIONS | {"xla_backend_optimization_level": 0}
     # 5479 rows in two columns: 24 CPU s, as other programs are compiled 30
     return SMALL_PROGRAM_OPTIONS if len(x) <= MAX_PADDED_ROWS else {}
 
 
-def _estimates(fit: ak.Fit, level: float, rows: Array, at: Array) -> tuple:
+def _estimates(
+    fit: ak.Fit, level: float, clusters: np.ndarray | None, rows: Array, at: Array
+) -> tuple:
     """Returns predictions and bands at new rows, the figures of a report, and the variance of the
-    noise at other inputs."""
-    corrected = has_bias_correction(fit)
-    if not isinstance(fit.model, ak.LinearSmoother):
-        band = ak.bands(fit, rows, level=level, corrected=corrected)
-        return fit(rows), band, measure_rows(fit), None
+    noise at other inputs. With clusters, bands and left-out residuals are by cluster."""
+    corrected, is_linear = has_bias_correction(fit), isinstance(fit.model, ak.LinearSmoother)
+    if clusters is not None or not is_linear:
+        band = ak.bands(fit, rows, level=level, corrected=corrected, clusters=clusters)
+        measured = measure_rows(fit)
+        if isinstance(fit.objective, ak.objectives.GroupKFold):
+            mask, weights = fit.objective.mask(fit.x), fit.objective.weight_kwargs()
+            others = fit.model(fit.x, fit.x, fit.y, prior=mask, **weights)
+            measured = measured._replace(loo_residuals=fit.y - others)
+        return fit(rows), band, measured, ak.noise_variance(fit, at) if is_linear else None
     # one estimate at the rows: XLA compiles a loop as often as it is traced (5479 rows of one
     # column: 17 CPU s, and 29 by `ak.bands`, `ak.noise_variance` and `measure_rows`)
     found = fit.model.estimate(None, fit.rows)
@@ -119,18 +135,48 @@ def _estimates(fit: ak.Fit, level: float, rows: Array, at: Array) -> tuple:
     return fit(rows), band, measure_estimate(found, diagnostics), variance
 
 
+def numbers_at(predicted: np.ndarray, band: ak.inference.Bands) -> dict[str, list[Any]]:
+    """Returns the columns of numbers that a table or a file has of predictions and their band."""
+    assert band.effective_count is not None  # of a band of the mean
+    assert band.reliable is not None
+    columns = {
+        "fit": predicted,
+        **({"corrected": band.centre} if band.is_bias_corrected else {}),
+        "standard_error": band.standard_error,
+        "lower": band.lower,
+        "upper": band.upper,
+        "labels": band.effective_count,
+        "reliable": band.reliable,
+    }
+    return {name: np.asarray(of).tolist() for name, of in columns.items()}
+
+
+def p_values_of(fit: ak.Fit, draws: int, key: PRNGKeyArray) -> list[dict[str, Any]]:
+    """Returns the p-value of each column, by `ak.econometrics.relevance_test`; None for one that
+    cannot be tested, with a sentence that says why."""
+    found = []
+    for column, of_column in enumerate(jax.random.split(key, fit.x.shape[1])):
+        row = {"column": column_name(fit, column), "p_value": None}
+        try:
+            test = ak.econometrics.relevance_test(fit, column, draws=draws, key=of_column)
+            found.append(row | {"p_value": float(test.p_value)})
+        except ValueError as error:
+            found.append(row | {"not_tested": str(error)})
+    return found
+
+
 def unreliable_effects(fit: ak.Fit, effects: Sequence[Effect]) -> list[str]:
     """Returns a sentence about the bands that have few labels near them somewhere, with what has
     more; it names nothing that is so already."""
     places = [
-        f"along {column_name(fit, effect)} at {np.sum(~band.reliable)} of {len(band.reliable)} "
-        f"points (least {np.min(band.effective_count):.2g})"
+        f"along {column_name(fit, effect.line.column)} at {np.sum(~band.reliable)} of "
+        f"{len(band.reliable)} points (least {np.min(band.effective_count):.2g})"
         for effect in effects
         if (band := effect.band).reliable is not None and band.effective_count is not None
         if not np.all(band.reliable)
     ]
     remedies = {
-        "objective=aicc": not isinstance(fit.objective, ak.AICc),
+        "objective=aicc": not isinstance(fit.objective, ak.AICc | ak.objectives.GroupKFold),
         "model.order=0": getattr(fit.model, "order", 0) > 0,
         "fewer columns": fit.x.shape[1] > 1,
         "more rows": True,
@@ -143,10 +189,10 @@ def unreliable_effects(fit: ak.Fit, effects: Sequence[Effect]) -> list[str]:
     return [sentence] if places else []
 
 
-def column_name(fit: ak.Fit, effect: Effect) -> str:
-    """Returns the name of the column of an effect; of dates, without the unit of days."""
-    dates = date_column(fit, effect.line.column)
-    return str((fit.x_names or ())[effect.line.column]) if dates is None else dates.name
+def column_name(fit: ak.Fit, column: int) -> str:
+    """Returns the name of a column; of dates, without the unit of days."""
+    dates = date_column(fit, column)
+    return str((fit.x_names or ())[column]) if dates is None else dates.name
 
 
 def at_quartiles(fit: ak.Fit, line: Slice) -> Slice:
@@ -161,22 +207,15 @@ def at_quartiles(fit: ak.Fit, line: Slice) -> Slice:
 
 def rows_of_values(fit: ak.Fit, effect: Effect) -> list[dict[str, Any]]:
     """Returns the rows of the table of values that are along one column, with the date of days."""
-    column, band = effect.line.column, effect.band
+    column, numbers = effect.line.column, numbers_at(effect.predicted, effect.band)
     dates = date_column(fit, column)
     words = fit.x_categories and fit.x_categories[column]
-    reliable = np.ones(len(effect.predicted), bool) if band.reliable is None else band.reliable
     return [
         {
-            "column": column_name(fit, effect),
+            "column": column_name(fit, column),
             "at": words[int(at)] if words else float(at),
             **({} if dates is None else {"date": dates.text(at)}),
-            "fit": float(effect.predicted[i]),
-            **({"corrected": float(band.centre[i])} if band.is_bias_corrected else {}),
-            "standard_error": float(band.standard_error[i]),
-            "lower": float(band.lower[i]),
-            "upper": float(band.upper[i]),
-            "labels": None if band.effective_count is None else float(band.effective_count[i]),
-            "reliable": bool(reliable[i]),
+            **{name: of[i] for name, of in numbers.items()},
         }
         for i, at in enumerate(effect.line.along)
     ]
@@ -186,6 +225,13 @@ def table_of_fit(found: ak.inference.Report, objective: str) -> Table:
     """Returns the numbers of a fit, as text."""
     criterion = (objective.replace("_", "-"), f"{found.loss:.6g}")
     return ["", ""], [criterion, *table_of_numbers(found)]
+
+
+def table_of_tests(tests: Sequence[Mapping[str, Any]]) -> Table:
+    """Returns the p-values of columns, as text."""
+    shown = [(row["column"], row["p_value"]) for row in tests]
+    cells = [[name, "not tested" if p is None else f"{p:.4g}"] for name, p in shown]
+    return ["column", "p-value"], cells
 
 
 def table_of_parameters(parameters: Sequence[dict[str, Any]]) -> Table:

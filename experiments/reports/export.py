@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.image import imread
-
 from ..runs import OutputError, flat, is_number, output_errors, write_csv
 from ..runs.files import rename_if_free
+from ..runs.reproduce import read_picture
 from .compare import Result
 
 _BATCH = {"metrics": 1000, "params": 100}  # the most that MLflow takes at a time
@@ -89,7 +88,7 @@ def to_tensorboard(record: "Record", folder: Path) -> str:
         for figure in record.figures:
             writer.add_image(
                 _tag(f"figures/{figure.stem}"),
-                imread(figure)[..., :3],
+                read_picture(figure)[..., :3],
                 global_step=last,
                 walltime=record.ended,
                 dataformats="HWC",

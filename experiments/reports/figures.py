@@ -1,23 +1,28 @@
 """Figures of several panels that share their axes."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 import attnkernel as ak
 
-from ..runs import Run
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..runs import Run
 
 
 def subplots(
     rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **options: Any
 ) -> tuple[Figure, Any]:
     """A figure and its axes, as of `plt.subplots`, without pyplot's state."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  with the first figure
+
     figure = Figure(figsize=figsize)
     return figure, figure.subplots(rows, columns, **options)
 
@@ -94,6 +99,8 @@ def heat_map(ax: Axes, weights: Any, *, most: float = 1.0, causal: bool = False)
     """Weights, one row for each query: white for 0, dark for `most`. With `causal`, keys after the
     query are grey.
     """
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+
     weights = np.asarray(weights)
     if causal:
         ax.set_facecolor((ak.plot.GREY, 0.3))

@@ -9,6 +9,7 @@
 | `metrics.jsonl` | one line per step and fit |
 | `summary.json` | the numbers of the figures and tables |
 | `report.html` | of a regression: figures and tables in one file for a browser |
+| `predictions.csv` | of a regression with `data.predict`: its rows, and their predictions |
 | `output.log` | what the run printed, with `--quiet` too |
 | `sources.patch` | what the sources differ in from the commit of `meta.json`, if they do |
 | `kernels.py` | the file of the user's kernel, if the config names one |
@@ -28,9 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 import attnkernel as ak
 from attnkernel._core.saving import fsync, write_atomically
@@ -40,6 +39,9 @@ from . import files
 from .monitor import Monitor, Tick
 from .output_log import OutputLog
 from .provenance import TIMES, digest_of, digest_of_file, meta_of, now, read_sources
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Column = str | Callable[[Mapping[str, Any]], str]  # of a table: a format of a row, or a function
 
@@ -195,7 +197,7 @@ class Run(Monitor):
             self.notes.append(sentence)
             self.print(f"note: {sentence}")
 
-    def figure(self, name: str, figure: Figure, **arrays: Any) -> None:
+    def figure(self, name: str, figure: "Figure", **arrays: Any) -> None:
         """Saves a figure as PNG and PDF, and the arrays that it shows: default, those of
         `files.plotted_arrays`.
         """

@@ -12,19 +12,18 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.collections import PolyCollection
-from matplotlib.container import BarContainer, ErrorbarContainer
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from pydantic_core import to_jsonable_python
 from rich.table import Column, Table
 
 from attnkernel._core.saving import write_atomically
 
 from .provenance import digest_of_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 try:
     import fcntl
@@ -93,7 +92,7 @@ def resume_command(directory: Path) -> str:
     return f"python -m experiments resume {shlex.quote(os.fspath(directory))}"
 
 
-def save_figure(folder: Path, name: str, figure: Figure, arrays: Mapping[str, Any]) -> Path:
+def save_figure(folder: Path, name: str, figure: "Figure", arrays: Mapping[str, Any]) -> Path:
     """Saves a figure as PNG and PDF, and the arrays that it shows, by default those of
     `plotted_arrays`; returns the first.
     """
@@ -105,7 +104,7 @@ def save_figure(folder: Path, name: str, figure: Figure, arrays: Mapping[str, An
     return folder / f"{name}.png"
 
 
-def plotted_arrays(figure: Figure) -> dict[str, np.ndarray]:
+def plotted_arrays(figure: "Figure") -> dict[str, np.ndarray]:
     """The arrays that a figure shows, by the number of the panel and the label in the legend, such
     as "2: softmax"; without one, that of the vertical axis. A label that begins with "_" is not in
     the legend, and is read without it.
@@ -114,6 +113,10 @@ def plotted_arrays(figure: Figure) -> dict[str, np.ndarray]:
     both ends; bars have one row, their heights. The words at the ticks of an axis, such as names of
     data sets, are "2: words along x".
     """
+    from matplotlib.collections import PolyCollection  # noqa: PLC0415  with the first figure
+    from matplotlib.container import BarContainer, ErrorbarContainer  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415
+
     found: dict[str, np.ndarray] = {}
     for number, ax in enumerate(figure.axes, 1):
         shown: list[tuple[Any, np.ndarray]] = [

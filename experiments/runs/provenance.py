@@ -16,7 +16,7 @@ import jax
 
 from attnkernel._core.saving import package_versions
 
-from ..config import dump, user_kernel
+from ..config import dump, file_stamp, user_kernel
 
 MAX_PATCH_BYTES = 2**20
 CHECKOUT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ def meta_of(config: Any, sources: dict[str, Any] | None) -> dict[str, Any]:
         "seed": config.seed,
         "precision": config.precision,
         **({"kernels": kernels} if (kernels := user_kernel(config)) else {}),
-        **({"data": data} if (data := _data_file_and_digest(config)) else {}),
+        **({"data": data} if (data := _digests_of_data(config)) else {}),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "devices": [str(device) for device in jax.devices()],
@@ -122,7 +122,7 @@ def _caches_programs() -> bool:
 
 def digest_of(config: Any) -> str:
     """The SHA-256 of the config, of the file of its kernel and of the file of its data."""
-    own = [str(part) for part in (user_kernel(config), _data_file_and_digest(config)) if part]
+    own = [str(part) for part in (user_kernel(config), _digests_of_data(config)) if part]
     return hashlib.sha256("".join([dump(config), *own]).encode()).hexdigest()
 
 
@@ -137,23 +137,16 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def _data_file_and_digest(config: Any) -> dict[str, str]:
-    """Returns {path: SHA-256} of the data file that a config names, {path: "of no file"} if it is
-    missing, {} if none is named.
+def _digests_of_data(config: Any) -> dict[str, str]:
+    """Returns {path: SHA-256} of the data files that a config names, "of no file" for one that is
+    missing.
     """
-    path = getattr(getattr(config, "data", None), "path", None)
-    if path is None:
-        return {}
-    try:
-        found = os.stat(path)
-    except OSError:
-        return {path: "of no file"}
-    return {path: _cached_digest(path, found.st_mtime_ns, found.st_size)}
+    data = getattr(config, "data", None)
+    paths = (getattr(data, field, None) for field in ("path", "predict"))
+    return {path: _cached_digest(path, file_stamp(path)) for path in paths if path is not None}
 
 
 @functools.lru_cache
-def _cached_digest(path: str, changed: int, size: int) -> str:
-    """Returns the SHA-256 of a file, from a cache unless `changed` (its modification time in ns) or
-    `size` is new.
-    """
-    return digest_of_file(Path(path))
+def _cached_digest(path: str, stamp: Any) -> str:
+    """Returns the SHA-256 of a file, from a cache unless its stamp is new."""
+    return "of no file" if stamp is None else digest_of_file(Path(path))

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.image import imread
 
 from ..config import ConfigError, read, shortened
 from . import files, runner
@@ -110,6 +109,13 @@ def _read_lines(path: Path) -> dict[str, Any]:
     }
 
 
+def read_picture(path: Path) -> np.ndarray:
+    """Returns the pixels of a PNG file."""
+    from matplotlib.image import imread  # noqa: PLC0415  where pictures are read
+
+    return imread(path)
+
+
 def _read_arrays(path: Path) -> dict[str, Any]:
     with np.load(path) as arrays:
         return dict(arrays)
@@ -120,7 +126,7 @@ _READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     ".jsonl": _read_lines,
     ".yaml": lambda path: files.flat(read(path).values),
     ".npz": _read_arrays,
-    ".png": lambda path: {"pixels": imread(path)},
+    ".png": lambda path: {"pixels": read_picture(path)},
 }
 
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
-import matplotlib as mpl
 from jax.experimental.compilation_cache import compilation_cache
 
-from attnkernel import FitWarning
-from attnkernel.fitting import CostWarning
+import attnkernel as ak
 
 from ..config import errors, loading
 from ..config.registry import STUDIES
@@ -49,22 +47,28 @@ def without_program_cache() -> Iterator[None]:
 
 @contextlib.contextmanager
 def settings(study: "Study") -> Iterator[None]:
-    """Sets JAX and matplotlib as configured, while the study runs."""
-    from attnkernel.plot import DARK, STYLE  # noqa: PLC0415  matplotlib: not before it is wanted
-
+    """Sets JAX as configured, while the study runs."""
     with (
         # benchmarks time compilation, in the processes that they start too
         without_program_cache() if study.is_benchmark else contextlib.nullcontext(),
         jax.enable_x64(study.precision == "float64"),
         jax.threefry_partitionable(not study.legacy_prng),
-        mpl.rc_context(DARK if study.style == "dark" else STYLE),
         warnings.catch_warnings(),
     ):
         # studies put these among the notes of the run
-        warnings.simplefilter("ignore", FitWarning)
+        warnings.simplefilter("ignore", ak.FitWarning)
         # but one comes before a search that is slow, and is for who waits
-        warnings.simplefilter("default", CostWarning)
+        warnings.simplefilter("default", ak.fitting.CostWarning)
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+        yield
+
+
+@contextlib.contextmanager
+def figure_style(style: str = "light") -> Iterator[None]:
+    """Sets matplotlib for the figures of the block; it is not imported before."""
+    import matplotlib as mpl  # noqa: PLC0415
+
+    with mpl.rc_context(ak.plot.DARK if style == "dark" else ak.plot.STYLE):
         yield
 
 
@@ -146,6 +150,7 @@ def execute(study: "Study", out: Path | None, *, quiet: bool, resume: bool = Fal
         raise distributed.JoinError(f"{study.name}: this study is for one process")
     with (
         settings(study),
+        figure_style(study.style),
         _run_directory(out, study.name) as directory,
         contextlib.ExitStack() as stack,
     ):
@@ -189,8 +194,9 @@ def execute(study: "Study", out: Path | None, *, quiet: bool, resume: bool = Fal
             return 1
     for path in sorted((run.directory / "figures").glob("*.png")):
         run.print(f"figure  {os.fspath(path)}")
-    if (run.directory / "report.html").exists():
-        run.print(f"report  {os.fspath(run.directory / 'report.html')}")
+    for what, name in (("report ", "report.html"), ("predictions", "predictions.csv")):
+        if (run.directory / name).exists():
+            run.print(f"{what} {os.fspath(run.directory / name)}")
     run.print(f"numbers {os.fspath(run.directory / 'summary.json')}")
     return 0
 

@@ -1,31 +1,35 @@
 """A regression of any table: the fit with its band, the effect of each column, and a report."""
 
 import warnings
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from pydantic import AfterValidator, Field
 
 import attnkernel as ak
-from attnkernel.inference._report import natural_parameters
+from attnkernel.data._csv import NewRows
 from attnkernel.kernels._of_columns import product_of_columns
 from attnkernel.objectives import BY_NAME
-from attnkernel.plot._diagnostics import draw_residuals, inputs_of_noise
-from attnkernel.plot._fit import draw_left_out
-from attnkernel.plot._partial import draw_slice, held_text
 
-from ..config import BUILT_IN, KERNELS, Column, Data, FieldError, Part, Positive, require_known
-from ..reports import effects as of_columns, legend, subplots
-from ..reports.dependence import blocked_objective, notes_of_dependence, time_column
-from ..reports.page import Picture, Section, Table, write_page
+from ..config import (
+    BUILT_IN,
+    KERNELS,
+    Column,
+    CsvWithNewRows,
+    DataWithNewRows,
+    FieldError,
+    Part,
+    Positive,
+    require_known,
+)
+from ..reports.dependence import blocked_objective, time_column
+from ..reports.new_rows import inputs_of, require_free_names
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import Keys, Study, describe, load
+from .study import Keys, Study, errors_at, load
+
+if TYPE_CHECKING:
+    from ..reports.regression import Results
 
 FAMILIES = {"binomial": ak.Binomial, "poisson": ak.Poisson, "gamma": ak.Gamma}
 
@@ -61,46 +65,6 @@ class ColumnModel(Part):
 
 
 Objective: Any = Literal[(*BY_NAME, "blocked")]
-SHAPE = ("is constant", "is linear", "is a parabola")  # of ŷ along a column of infinite lengthscale
-EFFECT_WORDS = (
-    "Each figure shows the fit along one column. The other columns are held at their median, or at "
-    "their most frequent category. "
-)
-BAND_WORDS = (
-    "The band is {band}: it covers the mean at one value, not the whole curve at once, and does "
-    "not include the choice of the lengthscales."
-)
-PARAMETER_WORDS = (
-    "A lengthscale is a standard deviation of the Gaussian kernel, or the scale of another, in the "
-    "units of its column. A bandwidth of a category is the weight of other categories: at 0, they "
-    "have none. Around a circle of length p, a lengthscale ℓ is near a standard deviation of "
-    "ℓ p / 2π."
-)
-
-
-class Results(NamedTuple):
-    """The fit, and what a report shows of it."""
-
-    data: ak.data.Dataset
-    fit: ak.Fit
-    estimates: of_columns.Estimates
-
-
-def draw_effect(fit: ak.Fit, effect: of_columns.Effect, ax: Axes) -> None:
-    """Draws an effect with its band, and the legend below, where it hides nothing."""
-    draw_slice(fit, effect.line, effect.predicted, effect.band, ax)
-    legend(cast(Figure, ax.figure), [ax], columns=2)
-
-
-def note_of_labels(y: np.ndarray) -> list[str]:
-    """Returns a sentence about the family of labels that are 0 and 1, or small whole numbers."""
-    if set(np.unique(y)) == {0.0, 1.0}:
-        kind, of_them = "0 and 1", "model.family=binomial predicts probabilities, from 0 to 1"
-    elif np.all((y >= 0) & (y == np.round(y))) and np.median(y) < 10:
-        kind, of_them = "whole numbers from 0", "if they are counts, compare model.family=poisson"
-    else:
-        return []
-    return [f"the labels are {kind}: {of_them}."]
 
 
 class Regression(Study):
@@ -108,7 +72,7 @@ class Regression(Study):
 
     study: Literal["regression"]
     precision: Literal["float32", "float64"] = "float64"
-    data: Data
+    data: DataWithNewRows
     model: ColumnModel = ColumnModel()
     objective: Objective = Field(  # pyright: ignore[reportInvalidTypeForm]
         default="leave_one_out",
@@ -116,6 +80,9 @@ class Regression(Study):
         "dates or of evenly spaced numbers along which errors are correlated",
     )
     level: float = Field(default=0.95, gt=0, lt=1, description="of the pointwise bands")
+    tests: int = Field(
+        default=0, ge=0, description="bootstraps for the p-value of each column; 0: no tests"
+    )
 
     def check(self) -> None:
         data = load(self.data, self.keys().next(), with_words=True)
@@ -128,6 +95,8 @@ class Regression(Study):
                 f"expected columns of quantities among the inputs, {listed}; got "
                 f"{', '.join(map(repr, sorted(unknown)))}",
             )
+        if data.clusters is not None:
+            self._check_clusters(np.asarray(data.clusters))
         if self.model.family != "gaussian":
             if self.objective not in ("leave_one_out", "blocked"):
                 raise FieldError(
@@ -139,6 +108,15 @@ class Regression(Study):
                 FAMILIES[self.model.family]().check(data.y)
             except ValueError as error:
                 raise FieldError(("model", "family"), str(error)) from None
+        if self.tests and (self.model.family != "gaussian" or data.clusters is not None):
+            raise FieldError(
+                ("tests",),
+                "p-values are of the family gaussian and of independent rows: leave them out with "
+                "another family, and with clusters",
+            )
+        with errors_at("data", "predict"):
+            if (new := self._new_rows()) is not None:
+                require_free_names(new)
         if self.objective == "blocked" and time_column(data) is None:
             raise FieldError(
                 ("objective",),
@@ -155,165 +133,58 @@ class Regression(Study):
                 f"y: leave it out of x, or in a formula as in {without}'",
             )
 
+    def _check_clusters(self, clusters: np.ndarray) -> None:
+        """Raises `FieldError` unless there are two clusters, and the fit can be by cluster."""
+        if self.model.family != "gaussian":
+            raise FieldError(
+                ("model", "family"),
+                f"clusters are for the family gaussian, whose weights of labels are known; got "
+                f"{self.model.family}",
+            )
+        if self.objective != "leave_one_out":
+            raise FieldError(
+                ("objective",),
+                f"with clusters it leaves out one cluster after the other: expected "
+                f"leave_one_out; got {self.objective}",
+            )
+        if np.all(clusters == clusters[0]):
+            raise FieldError(("data", "clusters"), "expected two clusters or more; got one")
+
+    def _new_rows(self) -> NewRows | None:
+        """Returns the rows to predict, if a file of them is given."""
+        return self.data.read_new() if isinstance(self.data, CsvWithNewRows) else None
+
+    def _objective_of(self, data: ak.data.Dataset) -> ak.objectives.Objective:
+        """Returns what the search minimises: with clusters, each of them is left out."""
+        if data.clusters is not None:
+            return ak.objectives.GroupKFold(data.clusters, folds=None)
+        return blocked_objective(data) if self.objective == "blocked" else BY_NAME[self.objective]()
+
     def run(self, run: Run) -> None:
         # the notes and the table of numbers say it in their words
         with warnings.catch_warnings(action="ignore", category=ak.local.ExtrapolationWarning):
             super().run(run)
 
-    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        data = load(self.data, Keys(key).next(), with_words=True)
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> "Results":
+        from ..reports import effects, regression  # noqa: PLC0415  figures
+
+        keys = Keys(key)
+        data, new = load(self.data, keys.next(), with_words=True), self._new_rows()
         with monitor.timed("fit"):
-            is_blocked = self.objective == "blocked"
-            objective = blocked_objective(data) if is_blocked else BY_NAME[self.objective]()
             monitor.print(f"{len(data.y)} rows are read; the search for lengthscales begins")
-            fit = ak.fit(self.model.make(data), data.x, data.y, objective=objective)
+            options = {"objective": self._objective_of(data), "weights": data.weights}
+            fit = ak.fit(self.model.make(data), data.x, data.y, **options)
         fit = fit.named(data.x_names, data.y_name, data.categories or None)
         monitor.print("lengthscales are found; bands and left-out predictions follow")
-        return Results(data, fit, of_columns.estimates_of(fit, self.level))
+        at_new = inputs_of(new, data.x.shape[1])
+        estimates = effects.estimates_of(fit, self.level, at_new)
+        tests = []
+        if self.tests:
+            monitor.print(f"p-values of columns follow, by {self.tests} bootstraps each")
+            tests = effects.p_values_of(fit, self.tests, keys.next())
+        return regression.Results(data, fit, estimates, new, tests)
 
-    def report(self, results: Results, run: Run) -> None:
-        data, estimates = results.data, results.estimates
-        found = estimates.report
-        if data.dropped:
-            rows = "1 row" if data.dropped == 1 else f"{data.dropped} rows"
-            run.note([f"{rows} with missing cells left out; {len(data.y)} remain."])
-        bound = ak.fitting.Result.AT_BOUND.message  # said of each parameter in the table
-        run.note([each for each in found.warnings if not each.startswith(bound)])
-        run.note(of_columns.unreliable_effects(results.fit, estimates.effects))
-        run.note(notes_of_dependence(data, results.fit.objective, estimates.fitted))
-        if self.model.family == "gaussian":
-            run.note(note_of_labels(np.asarray(data.y)))
-        parameters = self._parameters(results)
-        values = [
-            row for each in estimates.values for row in of_columns.rows_of_values(results.fit, each)
-        ]
-        shown = of_columns.table_of_fit(found, self.objective)
-        columns, cells = of_columns.table_of_values(values, self.level)
-        run.table(f"{self.name}: {found.smoother}, {found.rows} rows", ["", ""], shown[1])
-        run.table("parameters", *of_columns.table_of_parameters(parameters))
-        words = self._words_of_values(results)
-        run.table(f"fitted values, {words[0].lower()}{words[1:]}", columns, cells)
-        run.summary(
-            {
-                "data": {**describe(data), "dropped": data.dropped},
-                "model": found.smoother,
-                "kernel": found.kernel,
-                "objective": self.objective,
-                "criterion": found.loss,
-                **{name: getattr(found, name) for name in ("r_squared", "left_out_r_squared")},
-                "residual_sd": found.residual_sd,
-                "degrees_of_freedom": found.trace,
-                "residual_degrees_of_freedom": found.residual_df,
-                "parameters": parameters,
-                "values": values,
-            }
-        )
-        self._write_page(
-            run, results, [shown, (columns, cells), of_columns.table_of_parameters(parameters)]
-        )
+    def report(self, results: "Results", run: Run) -> None:
+        from ..reports import regression  # noqa: PLC0415  figures
 
-    def _write_page(self, run: Run, results: Results, tables: Sequence[Table]) -> None:
-        """Draws the figures and writes `report.html`; `tables`: numbers, values, parameters."""
-        data, estimates = results.data, results.estimates
-        found, effects = estimates.report, estimates.effects
-        numbers, values, parameters = tables
-        about_band = BAND_WORDS.format(band=effects[0].band.description)
-        sections = [
-            Section("Numbers", tables=[numbers]),
-            Section(
-                "Fit and residuals",
-                about_band if len(effects) == 1 else "",
-                pictures=self._draw_fit(run, results),
-            ),
-            Section(
-                "Effect of each column",
-                EFFECT_WORDS + about_band,
-                pictures=self._draw_effects(run, results),
-            ),
-            Section("Fitted values", self._words_of_values(results), tables=[values]),
-            Section(
-                "Parameters",
-                f"Kernel: {found.kernel}. {PARAMETER_WORDS}",
-                tables=[parameters],
-            ),
-        ]
-        given = ", ".join(data.x_names)
-        lead = f"{found.smoother.capitalize()} regression of {data.y_name} on {given}: "
-        lead += f"{found.rows} rows"
-        lead += f", and {data.dropped} left out, with missing cells." if data.dropped else "."
-        write_page(run, f"{data.y_name}: {self.name}", lead, sections, is_dark=self.style == "dark")
-
-    def _words_of_values(self, results: Results) -> str:
-        """Returns the text above the table of fitted values."""
-        words = f"{of_columns.VALUES_AT.capitalize()}."
-        if not results.estimates.effects[0].band.is_bias_corrected:
-            return words
-        return (
-            f"{words} Corrected: for the bias of the fit; errors and limits are of this estimate."
-        )
-
-    def _parameters(self, results: Results) -> list[dict[str, Any]]:
-        """Returns each parameter of the kernel, with what it means at a bound of its search."""
-        fit, names = results.fit, results.data.x_names
-        # −1, 0 or 1 is added to the stored number of each parameter
-        sides = jax.tree.map(lambda side: np.asarray(side)[fit.best()], fit.starts.edges)
-        moved = natural_parameters(eqx.apply_updates(fit.model, sides).kernel, names)
-        found = []
-        for name, value in results.estimates.report.parameters.items():
-            note = ""
-            if moved[name] > value:
-                shape = SHAPE[self.model.order if name.startswith("lengthscale") else 0]
-                what = "fit" if self.model.family == "gaussian" else "link of the fit"
-                note = f"at its upper bound: the {what} {shape} in this column"
-            elif moved[name] < value:
-                is_length = name.startswith("lengthscale")
-                own = "nearly the nearest rows alone" if is_length else "each category alone"
-                note = f"at its lower bound: the fit averages {own}"
-            found.append({"parameter": name, "value": value, "at_bound": note})
-        return found
-
-    def _draw_fit(self, run: Run, results: Results) -> list[Picture]:
-        """Draws the fit and its residuals; for several columns, observed against left-out."""
-        data, fit, estimates = results
-        found = estimates.report
-        figure, ax = subplots(figsize=(5.6, 3.6))
-        if len(estimates.effects) == 1:
-            (effect,) = estimates.effects
-            ak.plot.points(data.x, data.y, ax=ax)
-            draw_effect(fit, effect, ax)
-            caption = f"Observations, and the fit with its {effect.band.description} band."
-            ax.set_title(
-                f"R² = {found.r_squared:.3f}, left-out R² = {found.left_out_r_squared:.3f}"
-            )
-        else:
-            draw_left_out(fit, estimates.left_out, ax)
-            legend(figure, [ax])
-            caption = "Each observation against its prediction from all other rows."
-            ax.set_title(f"left-out R² = {found.left_out_r_squared:.3f}")
-        run.figure("fit", figure)
-        other, ax = subplots(figsize=(5.6, 3.6))
-        draw_residuals(fit, estimates.fitted, inputs_of_noise(fit), estimates.variance, ax)
-        ax.set_title(f"residual sd = {found.residual_sd:.4g}")
-        legend(other, [ax])
-        run.figure("residuals", other)
-        has_noise = estimates.variance is not None
-        with_noise = ", with the local standard deviation of the noise" if has_noise else ""
-        return [
-            Picture("fit", caption),
-            Picture("residuals", f"Residuals{with_noise}."),
-        ]
-
-    def _draw_effects(self, run: Run, results: Results) -> list[Picture]:
-        """Draws the effect of each column, if there are several."""
-        effects, pictures = results.estimates.effects, []
-        if len(effects) == 1:
-            return []
-        for number, effect in enumerate(effects, start=1):
-            figure, ax = subplots(figsize=(5.6, 3.6))
-            draw_effect(results.fit, effect, ax)
-            name = ak.plot.literal(of_columns.column_name(results.fit, effect))
-            held = held_text(results.fit, effect.line)
-            ax.set_title(f"effect of {name}, at {held}")
-            run.figure(f"effect_{number}", figure)
-            pictures.append(Picture(f"effect_{number}", f"At {held}."))
-        return pictures
+        regression.write(self, results, run)

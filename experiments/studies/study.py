@@ -1,7 +1,8 @@
 """A study: the fields of a config, `compute` for numbers, `report` for tables and figures."""
 
 import abc
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
@@ -147,14 +148,9 @@ def load(part: Any, key: PRNGKeyArray, *, with_words: bool = False) -> ak.data.D
 
     **Raises:** `FieldError` at the field `data`.
     """
-    try:
+    with errors_at("data"):
         data = part.load(key)
         require_regression_data(data.x, data.y)
-    except OptionError as error:
-        advice = {f"data.{name}": value for name, value in error.options.items()}
-        raise FieldError(("data",), error.sentence, advice) from None
-    except ValueError as error:
-        raise FieldError(("data",), str(error)) from None
     if any(data.categories) and not with_words:
         named = zip(data.x_names, data.categories, strict=True)
         words = ", ".join(repr(name) for name, levels in named if levels)
@@ -164,6 +160,18 @@ def load(part: Any, key: PRNGKeyArray, *, with_words: bool = False) -> ak.data.D
             f"study: regression, which has kernels of categories",
         )
     return data
+
+
+@contextlib.contextmanager
+def errors_at(*field: str) -> Iterator[None]:
+    """Raises a `ValueError` of the block as a `FieldError` at a field."""
+    try:
+        yield
+    except OptionError as error:
+        advice = {f"data.{name}": value for name, value in error.options.items()}
+        raise FieldError(field, error.sentence, advice) from None
+    except ValueError as error:
+        raise FieldError(field, str(error)) from None
 
 
 def require_one_input(study: Any) -> None:

@@ -9,6 +9,7 @@ from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel._core.validation import OptionError
+from attnkernel.data._csv import Options, read_file
 from experiments.__main__ import main
 
 SEMICOLONS = (
@@ -270,3 +271,66 @@ def test_dashes_are_words_among_words(tmp_path):
     assert read_cells(tmp_path, ["yes", "-", "yes", "-"], **found).dropped == 0
     with pytest.raises(OptionError, match=r"row 2 .*'yes', and '-'.*Try categories=\['x'\]"):
         read_cells(tmp_path, ["-", "yes", "yes", "-"], **found)
+
+
+OF_ROWS = """day;kind;who;w;y
+2021-03-01;oak;a;1;1,5
+2021-03-03;elm;b 2;0,5;2,25
+x;y;z;0;1
+2021-03-02;elm;a;2;NA
+2021-02-28;ash;b 2;1;3
+2021-03-01;oak;a;1;4
+"""
+
+
+def test_weights_and_clusters_are_of_the_rows_that_have_a_weight(written, x64):
+    options = {"weights": "w", "clusters": "who", "find_categories": True}
+    data = read(written(OF_ROWS), ("day", "kind"), **options, **EXCEL)
+    np.testing.assert_array_equal(data.x, [[1, 2], [3, 1], [0, 0], [1, 2]])
+    np.testing.assert_array_equal(data.weights, [1.0, 0.5, 1.0, 1.0])
+    np.testing.assert_array_equal(data.clusters, [0, 1, 1, 0])
+    assert (data.dropped, data.clusters.dtype) == (2, "int32")
+    plain = read(written("x,y\n1,2\n2,3\n4,5\n"), "x")
+    assert (plain.weights, plain.clusters) == (None, None)
+
+
+ROLES = [
+    ("2021-03-01;oak;a;1;1,5", {"weights": "day"}, "'day' is both input and weights"),
+    ("2021-03-01;oak;a;1;1,5", {"weights": "y"}, "'y' is both label and weights"),
+    ("2021-03-01;oak;a;1;1,5", {"weights": "w", "clusters": "w"}, "is both weights and clusters"),
+    ("2021-03-01;oak;a;1;1,5", {"clusters": "wo"}, "has no column for clusters: 'wo'"),
+    ("2021-03-01;oak;a;-1;1,5", {"weights": "w"}, r"row 1 .*column 'w': expected a weight, a num"),
+    ("2021-03-01;oak;a;;1,5", {"weights": "w", "missing": "error"}, "Try missing='drop'"),
+    (
+        "2021-03-01;oak;;1;1,5",
+        {"clusters": "who", "missing": "error"},
+        "expected a word, got an em",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "options", "sentence"), ROLES)
+def test_columns_of_two_roles_and_wrong_weights_are_refused(written, line, options, sentence):
+    text = OF_ROWS.replace("2021-03-01;oak;a;1;1,5", line)
+    assert_raises(sentence, read, written(text), ("day",), **EXCEL | options)
+
+
+def test_rows_of_another_file_have_the_days_and_codes_of_the_first(written, tmp_path, x64):
+    options = Options(("day", "kind"), "y", (), True, (), ";", ",", "", "drop", "utf-8")
+    file = read_file(written(OF_ROWS), options, {})
+    (tmp_path / "new.csv").write_text(
+        "kind;more;day\noak;1;2021-03-05T12:00\n;2;2021-03-01\nelm;3;NA\nash;4;2020-02-28\n"
+    )
+    new = file.read_new(tmp_path / "new.csv")
+    np.testing.assert_array_equal(
+        new.numbers, [[5.5, 2], [1, np.nan], [np.nan, 1], [-366, 0]], strict=True
+    )
+    assert (new.header[1], new.cells[2], new.dropped) == ("more", ["elm", "3", "NA"], 0)
+    for text, sentence in (
+        ("kind;day\nyew;2021-03-05\n", "expected one of 'ash', 'elm', 'oak', the words of the ro"),
+        ("kind;day\noak;5.3.2021\n", "expected a date such as 2021-03-28, as in the rows before"),
+        ("kind;day\noak\n", "row 1 .*1 cells where the header has 2"),
+        ("kind,day\noak,2021-03-05\n", "has no column for x: .* It is read with the options of"),
+    ):
+        (tmp_path / "new.csv").write_text(text)
+        assert_raises(sentence, file.read_new, tmp_path / "new.csv")

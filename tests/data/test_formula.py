@@ -68,6 +68,12 @@ def test_a_dot_needs_names_of_all_columns():
         columns_of_formula(parse_formula("y ~ ."), ["y", "", "x"], "some.csv")
 
 
+@pytest.mark.parametrize("text", ["y ~ .", "y ~ . - w", "y ~ x + z"])
+def test_the_rest_is_without_columns_of_another_role(text):
+    found = columns_of_formula(parse_formula(text), ["w", "x", "y", "z"], "some.csv", ("w", None))
+    assert found == ["x", "z"]
+
+
 N = 41
 
 

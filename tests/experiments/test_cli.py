@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from marks import slow
-from paths import CONFIGS
+from paths import CONFIGS, ROOT
 from small_configs import DATA, HOLDOUT
 
 import attnkernel as ak
@@ -67,6 +68,32 @@ def test_a_large_sweep_says_how_many_members_are_valid(home, capsys, monkeypatch
     assert main(["validate", "s.yaml"]) == 0
     ticks = [f"members: {done}/3  valid" for done in (1, 2, 3)]
     assert capsys.readouterr().out.splitlines() == [*ticks, "s.yaml: valid, a sweep of 3 members"]
+
+
+def test_commands_that_draw_nothing_import_no_matplotlib(home):
+    (home / "a.csv").write_text("x,y\n1,2\n2,3\n4,5\n")
+    commands = [
+        ["list"],
+        ["validate", str(CONFIGS / "mcycle.yaml")],
+        ["show", str(CONFIGS / "regression.yaml")],
+        ["show", "none.yaml"],
+        ["fit", "a.csv", "y ~ z"],
+        ["fit", "a.csv", "y ~ x", "--objective", "none"],
+        ["resume", "none"],
+        ["reproduce", "none"],
+    ]
+    code = f"""
+import sys
+from experiments.__main__ import main
+from experiments.config.registry import STUDIES
+codes, studies = [main(words) for words in {commands}], [*STUDIES.values()]
+print(codes, [name for name in sys.modules if name.startswith("matplotlib")])
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 2, 2, 2, 2, 2] []", done.stderr
 
 
 @pytest.fixture

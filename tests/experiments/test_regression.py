@@ -21,15 +21,25 @@ from paths import DOCS
 from rich.table import Table
 
 import attnkernel as ak
+from attnkernel.data._records import Records
 from experiments.__main__ import main
-from experiments.config.schema import Csv
+from experiments.config.schema import Csv, CsvWithNewRows
 from experiments.reports.dependence import blocked_objective, notes_of_dependence, time_column
 from experiments.reports.effects import table_of_values
+from experiments.reports.regression import note_of_labels
 from experiments.runs.output_log import OutputLog
 from experiments.runs.runner import load
-from experiments.studies.regression import ColumnModel, note_of_labels
+from experiments.studies.regression import ColumnModel
+from experiments.studies.study import Keys
 
 START = date(2020, 5, 1)
+NEW = """who;width;kind;stem height;day
+"a;b";;elm;2,5;2020-05-11
+c;?;oak;;2020-06-01
+d;9;ash;40;2020-04-01
+e;;;1,5;NA
+f;1;oak;6,25;2020-07-04
+"""  # rows to predict, two with missing cells, one far from all labels
 KINDS = ("ash", "elm", "oak")
 
 
@@ -61,6 +71,8 @@ def fitted(trees):
     """
     words = ["width", os.path.expanduser("~"), "day", "+", "kind", "+", "stem", "height"]
     options = ["--delimiter", ";", "--decimal", ",", "--missing", "drop", "--order", "1"]
+    options += ["--predict", "new.csv"]
+    (trees[0] / "new.csv").write_text(NEW, encoding="utf-8")
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(trees[0]),
@@ -122,6 +134,26 @@ def test_lengthscale_at_its_bound_and_dates_are_said_everywhere(trees, fitted):
         assert quartiles[1] in text
 
 
+def test_new_rows_keep_their_cells_and_have_a_prediction_unless_a_cell_is_missing(fitted):
+    run, summary, printed = fitted
+    header, *rows = csv.reader((run / "predictions.csv").read_text(encoding="utf-8").splitlines())
+    given, *lines = csv.reader(io.StringIO(NEW), delimiter=";")
+    added = ["prediction", "corrected", "standard_error", "lower", "upper", "labels", "reliable"]
+    assert header == given + added
+    assert [row[: len(given)] for row in rows] == lines
+    assert [row[len(given) :] == [""] * len(added) for row in rows] == [False, True] * 2 + [False]
+    for row in (rows[0], rows[2], rows[4]):
+        _, centre, error, lower, upper, labels = map(float, row[5:-1])
+        np.testing.assert_allclose([centre - lower, upper - centre], 1.96 * error, rtol=1e-3)
+        assert row[-1] == "false" or labels >= 3
+    assert rows[2][-1] == "false"
+    unreliable = sum(row[-1] == "false" for row in rows)
+    found = {"file": "new.csv", "rows": 5, "missing": 2, "unreliable": unreliable}
+    assert summary["predictions"] == found
+    assert "the predictions of 3 of 5 rows of new.csv; 2 have a missing cell." in printed
+    assert "predictions run/predictions.csv" in printed
+
+
 @pytest.mark.slow
 def test_a_fit_from_the_shell_equals_that_of_arrays(trees, fitted, x64):
     """The numbers of a summary are those of `ak.fit`, `ak.summarise` and `ak.bands`."""
@@ -146,6 +178,17 @@ def test_a_fit_from_the_shell_equals_that_of_arrays(trees, fitted, x64):
     for name in ("standard_error", "lower", "upper"):
         found = [row[name] for row in rows]
         np.testing.assert_allclose(found, getattr(band, name), rtol=1e-5, err_msg=name)
+    new = np.array([[10.0, 1, 2.5], [64, 2, 6.25]])
+    band = ak.bands(fit, new)
+    with (fitted[0] / "predictions.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["who"] in ("a;b", "f")]
+    expected = {"prediction": fit(new), "corrected": band.centre, "labels": band.effective_count}
+    for name in ("standard_error", "lower", "upper"):
+        expected[name] = getattr(band, name)
+    for name, values in expected.items():
+        found = [float(row[name]) for row in rows]
+        np.testing.assert_allclose(found, values, rtol=1e-5, err_msg=name)
+    assert [row["reliable"] == "true" for row in rows] == band.reliable.tolist()
 
 
 TREES = ["data.delimiter=;", "data.decimal=,", "data.missing=drop"]
@@ -163,13 +206,90 @@ FAULTS = [
     ("width ~ day", [*TREES, "--family", "binomial"], r"model\.family: y must be from 0 to 1"),
     ("width ~ day", [*TREES, "model.family=gamma", "objective=gcv"], r"objective: gcv is of squar"),
     ("width ~ day", [*TREES, "model.periods.kind=7"], r"expected columns of quantities.*'kind'"),
+    (
+        "width ~ . - kind",
+        [*TREES, "--weights", "kind"],
+        r"column 'kind': expected a finite number, got 'ash'\. A weight is a number from 0",
+    ),
+    ("width ~ day", [*TREES, "--clusters", "day"], r"'day' is both input and clusters"),
+    (
+        "width ~ day",
+        [*TREES, "--clusters", "kind", "--family", "gamma"],
+        r"model\.family: clusters are for the family gaussian",
+    ),
+    (
+        "width ~ day",
+        [*TREES, "--clusters", "kind", "--objective", "gcv"],
+        r"objective: with clusters .* expected leave_one_out; got gcv",
+    ),
+    ("width ~ day", [*TREES, "--clusters", "kind", "--tests"], r"tests: p-values are of .* indep"),
+    ("width ~ day", [*TREES, "--predict", "no.csv"], r"data\.predict: There is no file no\.csv"),
+    (
+        "width ~ kind",
+        [*TREES, "--predict", "new.csv", "data.path=elms.csv"],
+        r"new\.csv, row 1 .*'kind': expected one of 'ash', 'oak', the words of .*; got 'elm'\. L",
+    ),
+    (
+        "width ~ day",
+        [*TREES, "--predict", "taken.csv"],
+        r"data\.predict: predictions\.csv adds .* has 'lower' already: rename it there",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("words", "overrides", "sentence"), FAULTS)
-def test_wrong_fits_are_one_sentence(trees, error_of, words, overrides, sentence):
+def test_wrong_fits_are_one_sentence(trees, home, error_of, words, overrides, sentence):
+    (home / "new.csv").write_text(NEW, encoding="utf-8")
+    (home / "taken.csv").write_text("day;lower\n", encoding="utf-8")
+    lines = (trees[0] / "trees.csv").read_text(encoding="utf-8").splitlines()
+    (home / "elms.csv").write_text("\n".join(line for line in lines if "elm" not in line))
     (line,) = error_of("fit", trees[0] / "trees.csv", words, *overrides).splitlines()
     assert re.search(sentence, line)
+
+
+@pytest.mark.slow
+def test_weights_clusters_and_tests_from_the_shell_equal_those_of_arrays(tmp_path, x64, capsys):
+    random = np.random.default_rng(5)
+    n, names = 53, np.array(list("abcdefgh"))
+    x, group = random.uniform(0, 9, n).round(2), random.integers(0, 8, n)
+    weights = np.where(np.arange(n) % 11 == 3, 0.0, random.choice([0.5, 1.0, 2.0], n))
+    y = (np.sin(x) + 0.4 * random.normal(size=8)[group] + 0.3 * random.normal(size=n)).round(3)
+    rows = zip(x, np.where(weights > 0, y, 1e6), weights, names[group], strict=True)
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("x", "y", "w", "who"), *rows])
+    fit = ["fit", str(tmp_path / "a.csv"), "--weights", "w"]
+    run, other = tmp_path / "run", tmp_path / "other"
+    assert main([*fit, "y ~ .", "--clusters", "who", "--out", str(run)]) == 0
+    assert main([*fit, "y ~ . - who", "--tests", "tests=99", "seed=7", "--out", str(other)]) == 0
+    printed = capsys.readouterr().out
+    kept = weights > 0
+    x, y, weights, group = (of[kept] for of in (x, y, weights, group))
+    model = ak.KernelRegression(ak.Gaussian(0.3 * x.std()), order=1)
+    objective = ak.objectives.GroupKFold(group, folds=None)
+    expected = ak.fit(model, x, y, objective=objective, weights=weights)
+    summary = read_json(run / "summary.json")
+    assert (summary["objective"], summary["data"]["inputs"]) == ("leave_one_cluster_out", ["x"])
+    assert summary["criterion"] == pytest.approx(float(expected.loss), rel=1e-9)
+    others = expected.model(
+        x, x, y, prior=ak.objectives.OtherFolds(jnp.asarray(group)), weights=jnp.asarray(weights)
+    )
+    about = np.average((y - np.average(y, weights=weights)) ** 2, weights=weights)
+    left_out = 1 - np.average((y - np.asarray(others)) ** 2, weights=weights) / about
+    assert summary["left_out_r_squared"] == pytest.approx(left_out, rel=1e-6)
+    band = ak.bands(expected, np.quantile(x, [0.25, 0.5, 0.75]), clusters=group)
+    for name in ("standard_error", "lower", "upper"):
+        found = [row[name] for row in summary["values"]]
+        np.testing.assert_allclose(found, getattr(band, name), rtol=1e-5, err_msg=name)
+    plain = ak.fit(model, x, y, weights=weights)
+    key = jax.random.split(Keys(jax.random.PRNGKey(7)).stack(2)[1], 1)[0]
+    p_value = ak.econometrics.relevance_test(plain, 0, draws=99, key=key).p_value
+    assert read_json(other / "summary.json")["tests"] == {
+        "draws": 99,
+        "seed": 7,
+        "columns": [{"column": "x", "p_value": pytest.approx(float(p_value))}],
+    }
+    assert "p-values of columns, 99 bootstraps each, seed 7" in printed
+    assert main(["reproduce", str(run)]) == 0
 
 
 def test_places_with_few_labels_are_said_in_numbers_with_what_has_more(fitted):
@@ -194,6 +314,29 @@ def test_control_characters_of_a_file_are_shown_as_their_codes(tmp_path):
     data = Csv(source="csv", path=str(tmp_path / "odd.csv"), x=names[:2], y=names[2]).load(None)
     assert data.x_names == (r"width\x1b[31m", "kind")
     assert (data.y_name, data.categories) == (r"\u202elabel", (None, (r"a\x07", "b")))
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
+    reads, path, new = [], tmp_path / "a.csv", tmp_path / "new.csv"
+
+    def records(path, *options):
+        reads.append(path.name)
+        return Records(path, *options)
+
+    monkeypatch.setattr("attnkernel.data._csv.Records", records)
+    path.write_text("x,y\n1,2\n2,3\n4,5\n")
+    new.write_text("x\n2\n")
+    fields = {"source": "csv", "path": str(path), "x": "x", "y": "y", "predict": str(new)}
+    for _ in range(2):
+        data = CsvWithNewRows(**fields)
+        assert data.load(None).x.shape == (3, 1)
+        assert data.read_new().numbers.tolist() == [[2.0]]
+    assert reads == ["a.csv", "new.csv"]
+    with jax.enable_x64(True):
+        assert data.load(None).x.dtype == "float64"
+    path.write_text("x,y\n1,2\n2,3\n4,5\n6,7\n")
+    assert data.load(None).x.shape == (4, 1)
+    assert reads == ["a.csv", "new.csv", "a.csv", "a.csv"]
 
 
 def test_each_column_has_the_kernel_of_its_kind(x64):

@@ -237,6 +237,8 @@ ODD: dict[str, Arguments] = {
         "y": ("choice", "waiting"),
         "names": ("names", None),
         "categories": ("names", ()),
+        "weights": ("choice?", None),
+        "clusters": ("choice?", None),
     },
     "plot.discontinuity": {
         "result": (
