@@ -35,8 +35,7 @@ class Categorical(Kernel):
     `rescaled` gives the kernel itself.
 
     **Arguments:** `bandwidth`: λ, no unit: one number, or shape (dim,): one per column. It is
-    trained; `ak.fixed(0.3)` holds it fixed, and either end can only be fixed. `categories`: m ≥ 2,
-    how many there are: one number, or one per column. Default: not known.
+    trained; `ak.fixed(0.3)` holds it fixed, and either end can only be fixed.
 
     **Raises:** `ValueError` if a bandwidth is outside its domain, or there are not as many as
     columns of the points.
@@ -56,12 +55,7 @@ class Categorical(Kernel):
     bandwidth_parameter: Between | Constant | ConstantOfHeads
     categories: int | tuple[int, ...] | None = eqx.field(static=True, default=None)
 
-    def __init__(
-        self, bandwidth: Number, categories: int | Sequence[int] | np.ndarray | None = None
-    ):
-        if categories is not None:
-            counts = as_integer_tuple("categories", categories, 2)
-            self.categories = counts if np.ndim(categories) else counts[0]
+    def __init__(self, bandwidth: Number):
         limit = self.limit.tolist()
         high = tuple(limit) if isinstance(limit, list) else limit
         hint = "The ends are fixed: ak.fixed(0.0), where the same category alone counts."
@@ -161,7 +155,8 @@ class AitchisonAitken(Categorical):
     """
 
     def __init__(self, bandwidth: Number, categories: int | Sequence[int] | np.ndarray):
-        super().__init__(bandwidth, categories)
+        self.categories = _as_counts(categories)
+        super().__init__(bandwidth)
 
     @property
     def limit(self) -> np.ndarray:
@@ -201,7 +196,11 @@ class LiRacine(Categorical):
     ```
     """
 
-    __init__ = Categorical.__init__
+    def __init__(
+        self, bandwidth: Number, categories: int | Sequence[int] | np.ndarray | None = None
+    ):
+        self.categories = None if categories is None else _as_counts(categories)
+        super().__init__(bandwidth)
 
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
         return jnp.where(steps == 0, 0.0, share)
@@ -269,6 +268,12 @@ class LiRacineOrdered(Categorical):
 
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
         return jnp.where(steps == 0, 0.0, _log_of_power(steps, share))
+
+
+def _as_counts(categories: int | Sequence[int] | np.ndarray) -> int | tuple[int, ...]:
+    """Returns the number of categories, or that of each column, each at least 2."""
+    counts = as_integer_tuple("categories", categories, 2)
+    return counts if np.ndim(categories) else counts[0]
 
 
 def _log_of_power(exponent: Float[Array, "..."], log_base: Array) -> Float[Array, "..."]:

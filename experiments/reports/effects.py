@@ -68,7 +68,10 @@ def estimates_of(fit: ak.Fit, level: float, new: np.ndarray) -> Estimates:
     rows = np.concatenate([*(line.rows for line in both), new.astype(fit.x.dtype)])
     groups = getattr(fit.objective, "groups", None)
     clusters = None if groups is None else np.asarray(groups)
-    compute = lambda fit, *arrays: _estimates(fit, level, clusters, *arrays)  # noqa: E731
+
+    def compute(fit: ak.Fit, *arrays: Array) -> tuple:
+        return _estimates(fit, level, clusters, *arrays)
+
     arrays = jax.device_put((rows, inputs_of_noise(fit)))
     options: Any = {}
     if can_use_options(fit, arrays):

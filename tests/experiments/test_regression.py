@@ -396,7 +396,7 @@ def test_one_column_is_drawn_with_its_band_and_equals_its_own_study(run_study, p
     run = run_study("regression", *overrides, style="dark")
     found = run.summary
     # one search, one program of all estimates, and six of a key
-    assert [programs.count(f"jit({name})") for name in ("_advance", "_estimates")] == [1, 1]
+    assert [programs.count(f"jit({name})") for name in ("_advance", "compute")] == [1, 1]
     assert len(programs) <= 8
     assert (found["kernel"], found["data"]["dropped"]) == ("Gaussian", 0)
     assert set(run.figures) == {"fit", "residuals"}
