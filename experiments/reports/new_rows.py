@@ -65,7 +65,7 @@ def note_of_predictions(path: str, found: Mapping[str, int]) -> str:
     """Returns what a reader of the predictions must know, in sentences."""
     predicted = found["rows"] - found["missing"]
     of_all = f"predictions.csv has the predictions of {predicted} of {found['rows']} rows of {path}"
-    others = f"; {found['missing']} have a missing cell" if found["missing"] else ""
+    others = f"; rows with a missing cell: {found['missing']}" if found["missing"] else ""
     few = (
         f" Few labels are near {found['unreliable']} of them, where the column reliable is false: "
         f"their intervals cover the mean less often than they say."

@@ -150,7 +150,7 @@ def test_new_rows_keep_their_cells_and_have_a_prediction_unless_a_cell_is_missin
     unreliable = sum(row[-1] == "false" for row in rows)
     found = {"file": "new.csv", "rows": 5, "missing": 2, "unreliable": unreliable}
     assert summary["predictions"] == found
-    assert "the predictions of 3 of 5 rows of new.csv; 2 have a missing cell." in printed
+    assert "the predictions of 3 of 5 rows of new.csv; rows with a missing cell: 2." in printed
     assert "predictions run/predictions.csv" in printed
 
 
