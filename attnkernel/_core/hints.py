@@ -41,7 +41,7 @@ ATTRIBUTES = {
 def explained(function: Function) -> Function:
     """A decorator: an argument that other libraries have is refused with the word for it here.
 
-    Of a class it decorates the constructor that `dataclasses` wrote.
+    For a class, decorates its generated `__init__`.
     """
     if isinstance(function, type):
         setattr(function, "__init__", explained(function.__init__))  # noqa: B010

@@ -51,8 +51,8 @@ class Estimate(eqx.Module):
     - `weights`: $L_j(x)$, shape (m, n); 0 where no label has weight, NaN there in a derivative.
     - `variance_of(variance)`: $\sum_j L_j(x)^2 \sigma_j^2$ of independent labels.
     - `leverage`: $L_{ii}$, shape (n,), and `loo_residuals`: $y_i - \hat f_{-i}(x_i)$, in the shape
-      of the labels; of an estimate at the rows themselves (`x_new=None`) alone. `loo_support`: the
-      support of each row by all others.
+      of the labels; of an estimate at the rows themselves (`x_new=None`) alone. `loo_empty`:
+      whether no other row has weight in the prediction of a row.
 
     All but the first two are computed when they are asked for.
 
@@ -102,14 +102,9 @@ class Estimate(eqx.Module):
         return y - self.model(x, x, y, prior=ExcludeSelf(), **self.rows.kwargs)
 
     @property
-    def loo_support(self) -> DataSupport:
-        """How well all other rows determine the prediction of each row."""
-        return self.model.estimate(self.rows.x, self.rows, prior=ExcludeSelf()).support
-
-    @property
     def loo_empty(self) -> Bool[Array, " n"]:
         """Whether no other row has weight in the prediction of a row."""
-        return self.loo_support.empty
+        return self.model.estimate(self.rows.x, self.rows, prior=ExcludeSelf()).support.empty
 
 
 class WeightsEstimate(Estimate):
@@ -216,9 +211,9 @@ class DenseEstimate(WeightsEstimate):
     """The estimate of a `DenseSmoother`, which leaves no row out of its predictions."""
 
     @property
-    def loo_support(self) -> DataSupport:
-        """How well all other rows determine the prediction of each row."""
-        return self.model.support_at(self.rows.x, self.rows, ExcludeSelf())
+    def loo_empty(self) -> Bool[Array, " n"]:
+        """Whether no other row has weight in the prediction of a row."""
+        return self.model.support_at(self.rows.x, self.rows, ExcludeSelf()).empty
 
 
 MAX_DENSE_ROWS = 3000  # 72 MB for each matrix of n × n numbers

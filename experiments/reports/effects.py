@@ -66,11 +66,10 @@ def estimates_of(fit: ak.Fit, level: float, new: np.ndarray) -> Estimates:
     lines = [slice_along(fit, column) for column in range(fit.x.shape[1])]
     both = [*lines, *(at_quartiles(fit, line) for line in lines)]
     rows = np.concatenate([*(line.rows for line in both), new.astype(fit.x.dtype)])
-    groups = getattr(fit.objective, "groups", None)
-    clusters = None if groups is None else np.asarray(groups)
+    by = fit.objective if isinstance(fit.objective, ak.objectives.GroupKFold) else None
 
     def compute(fit: ak.Fit, *arrays: Array) -> tuple:
-        return _estimates(fit, level, clusters, *arrays)
+        return _estimates(fit, level, by, *arrays)
 
     arrays = jax.device_put((rows, inputs_of_noise(fit)))
     options: Any = {}
@@ -89,38 +88,39 @@ def estimates_of(fit: ak.Fit, level: float, new: np.ndarray) -> Estimates:
     return Estimates(along, values, report, measured.rows.fitted, left_out, variance, at_new)
 
 
-def _compiler_options(fit: ak.Fit, new_rows: int) -> dict[str, Any]:
+def _compiler_options(fit: ak.Fit, inputs: int) -> dict[str, Any]:
     """Returns the options of a program that runs once: it is not optimised where optimising takes
     longer than it saves.
 
     CPU seconds to compile and to run, optimised as small programs are → not, of one column: 260
     rows 3.5 + 0.02 → 1.4 + 0.06, 600 rows 3.9 + 0.1 → 1.3 + 0.3, 1100 rows 7.3 + 0.2 → 2.9 + 0.8;
     by a method of moments: 5479 rows 21 + 0.1 → 8 + 0.3, 13 000 rows 24 + 0.4 → 9 + 1.2. Of three
-    columns a run costs more than 0.5 s: 260 rows, 1.5 → 2.1. `new_rows`: at which it predicts.
+    columns a run costs more than 0.5 s: 260 rows, 1.5 → 2.1. `inputs`: the number of those at which
+    it predicts.
     """
     x, model, method = fit.x, fit.model, None
     if isinstance(model, ak.KernelRegression):
         weights, order, _, named = model.polynomial(x, None)
         method = method_of_moments(x, x, x, weights, named, 2 * order)
-    is_small = method is not None or (len(x) <= MAX_UNOPTIMISED_ROWS and x.shape[1] == 1)
-    if is_small and new_rows <= MAX_UNOPTIMISED_ROWS:
+    is_quick = method is not None or (len(x) <= MAX_UNOPTIMISED_ROWS and x.shape[1] == 1)
+    if is_quick and inputs <= MAX_UNOPTIMISED_ROWS:
         return SMALL_PROGRAM_OPTIONS | {"xla_backend_optimization_level": 0}
     # 5479 rows in two columns: 24 CPU s, as other programs are compiled 30
     return SMALL_PROGRAM_OPTIONS if len(x) <= MAX_PADDED_ROWS else {}
 
 
 def _estimates(
-    fit: ak.Fit, level: float, clusters: np.ndarray | None, rows: Array, at: Array
+    fit: ak.Fit, level: float, by: ak.objectives.GroupKFold | None, rows: Array, at: Array
 ) -> tuple:
     """Returns predictions and bands at new rows, the figures of a report, and the variance of the
-    noise at other inputs. With clusters, bands and left-out residuals are by cluster."""
+    noise at other inputs. `by`: the clusters by which errors and left-out residuals are."""
     corrected, is_linear = has_bias_correction(fit), isinstance(fit.model, ak.LinearSmoother)
-    if clusters is not None or not is_linear:
+    if by is not None or not is_linear:
+        clusters = None if by is None else np.asarray(by.groups)
         band = ak.bands(fit, rows, level=level, corrected=corrected, clusters=clusters)
         measured = measure_rows(fit)
-        if isinstance(fit.objective, ak.objectives.GroupKFold):
-            mask, weights = fit.objective.mask(fit.x), fit.objective.weight_kwargs()
-            others = fit.model(fit.x, fit.x, fit.y, prior=mask, **weights)
+        if by is not None:
+            others = fit.model(fit.x, fit.x, fit.y, prior=by.mask(fit.x), **by.weight_kwargs())
             measured = measured._replace(loo_residuals=fit.y - others)
         return fit(rows), band, measured, ak.noise_variance(fit, at) if is_linear else None
     # one estimate at the rows: XLA compiles a loop as often as it is traced (5479 rows of one

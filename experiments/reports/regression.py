@@ -41,8 +41,6 @@ PARAMETER_WORDS = (
     "have none. Around a circle of length p, a lengthscale ℓ is near a standard deviation of "
     "ℓ p / 2π."
 )
-
-
 CLUSTER_WORDS = (
     "Standard errors and limits allow for errors that are dependent within the clusters of "
     "{column!r}, of which there are {count}; left-out predictions are from the other clusters."
