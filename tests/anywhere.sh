@@ -2,8 +2,8 @@
 # Runs the default tests as other machines would: with other instruction sets of XLA, NumPy and
 # OpenBLAS, other hash seeds, orders and numbers of workers, and with a home that cannot be written.
 #
-#     tests/anywhere.sh                   # every row of the table below, about five minutes each
-#     tests/anywhere.sh sse4.2 reversed   # these rows
+#     tests/anywhere.sh                       # every row of the table below, in four runs
+#     tests/anywhere.sh sse4.2 hash1+no-home  # a run with one row, and a run with two
 #     PYTHON=.venv-newest/bin/python tests/anywhere.sh avx2
 #
 # Prints what each run took; fails if one of them does.
@@ -34,22 +34,21 @@ declare -A rows=(
   [four-workers]="WORKERS=4"
   [no-home]="HOME=/dev/null"  # a file: no folder can be made in it, not even by root
 )
-order=(sse4.2 avx avx2 avx512 numpy-baseline numpy-avx2 prescott haswell hash1 hash2 hash3
-  reversed one-worker four-workers no-home)
-has_avx512=$(grep -c avx512f /proc/cpuinfo)
+runs=(sse4.2+numpy-baseline+prescott+hash1 avx+numpy-avx2+haswell+hash2+no-home
+  avx2+hash3+four-workers reversed+one-worker)
+grep -q avx512f /proc/cpuinfo && runs+=(avx512)
 
-[ "$#" -gt 0 ] && order=("$@")
+[ "$#" -gt 0 ] && runs=("$@")
 failed=0
-for name in "${order[@]}"; do
-  setting=${rows[$name]-}
-  [ -n "$setting" ] || { echo "no row is named $name; rows: ${!rows[*]}"; exit 2; }
-  if [ "$name" = avx512 ] && [ "$has_avx512" = 0 ]; then
-    echo "avx512: this processor has none"
-    continue
-  fi
-  unset_caches=()
-  [ "$name" = no-home ] && unset_caches=(-u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u MPLCONFIGDIR)
-  if output=$(env "${unset_caches[@]}" WORKERS=2 "$setting" \
+for name in "${runs[@]}"; do
+  settings=()
+  for row in ${name//+/ }; do
+    setting=${rows[$row]-}
+    [ -n "$setting" ] || { echo "no row is named $row; rows: ${!rows[*]}"; exit 2; }
+    [ "$row" = no-home ] && settings=(-u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u MPLCONFIGDIR)
+  done
+  for row in ${name//+/ }; do settings+=("${rows[$row]}"); done
+  if output=$(env WORKERS=2 "${settings[@]}" \
     bash -c "exec '$python' -m pytest -q -n \$WORKERS" 2>&1); then
     result=passed
   else
@@ -57,7 +56,7 @@ for name in "${order[@]}"; do
     grep -q '^=* FAILURES =' <<<"$output" && sed -n '/^=* FAILURES =/,$p' <<<"$output" ||
       tail -n 20 <<<"$output"
   fi
-  echo "$name ($setting): $result, $(grep -oE '[0-9]+ programs compiled in [0-9]+ CPU seconds' \
+  echo "$name (${settings[*]}): $result, $(grep -oE '[0-9]+ programs compiled in [0-9]+ CPU seconds' \
     <<<"$output"), $(tail -n 1 <<<"$output")"
 done
 exit "$failed"

@@ -100,14 +100,14 @@ def test_sizes_that_would_take_too_long_are_not_run():
 
 
 def test_memory_of_a_program_is_known_before_it_runs():
-    x = jnp.ones((64, 64))
+    x = jnp.ones((16, 16))
 
     def outer(x):
         return jnp.sort((x.ravel()[:, None] * x.ravel()[None, :]), axis=1)[:, 0]
 
     np.testing.assert_allclose(compiled(outer, x)(), outer(x))
     with pytest.raises(Unavailable, match="more than"):
-        compiled(outer, x, max_bytes=4 * 64**4 - 1)
+        compiled(outer, x, max_bytes=4 * 16**4 - 1)
 
 
 @pytest.mark.slow
