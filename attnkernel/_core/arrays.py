@@ -109,6 +109,16 @@ def as_precision(name: str, precision: Any) -> str | None:
     return given
 
 
+def power_of_two(exponent: Float[Array, "..."], dtype: Any) -> Float[Array, "..."]:
+    """Returns $2^e$, exactly, of whole numbers e whose power is a normal number of the dtype.
+
+    By its bits: `jnp.ldexp` traces 52 operations.
+    """
+    limits = jnp.finfo(dtype)
+    bits = exponent.astype(f"int{limits.bits}") + (limits.maxexp - 1)
+    return jax.lax.bitcast_convert_type(bits << limits.nmant, dtype)
+
+
 def inverse_or_zero(numbers: Float[Array, "..."]) -> Float[Array, "..."]:
     """Returns 1 / s for each number s from 0, such as a weight, and 0 where s is 0."""
     is_positive = numbers > 0

@@ -175,7 +175,8 @@ class Positive(Trained):
         return jnp.exp(self.log())
 
     def log(self) -> Float[Array, "..."]:
-        return jnp.clip(self.z, *self._safe_exponents())
+        low, high = (jnp.asarray(end, self.z.dtype) for end in self._safe_exponents())
+        return jax.lax.clamp(low, self.z, high)  # `jnp.clip` traces 12 operations in derivatives
 
     def _safe_exponents(self) -> tuple[float, float]:
         """Returns the least and the largest z whose exp(z) neither overflows nor is subnormal in

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from .._core.arrays import as_numpy_if_concrete, is_on_host, namespace_of
 from .._core.tracing import stop_gradients
-from ..objectives import Sample
+from ..objectives import Sample, name_compared_rows
 from ._bfgs import Bfgs
 from ._bounds import Box
 from ._chunks import History
@@ -66,6 +66,7 @@ def prepare_searches(
     points = options.starts
     if is_single and points > 1 and size > 1:
         points = max(4 * points, min(32 * size, 256))  # of which the lowest are chosen
+    data = name_compared_rows(model, data) if is_single else data
     z, problem = build_problem(model, data, options._replace(starts=points), axes)
     if is_single and (problem.box is None or not problem.box.binds()):  # all starts are the same
         z = take(slice(1), z)

@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from .._core.arrays import AnyArray, is_concrete, precise_matmul
+from .._core.arrays import AnyArray, is_concrete, power_of_two, precise_matmul
 from .._core.hints import explained
 from .._core.parameters import Fixed, Free, Number, Parameter, as_trained, constant, fixed
 from ._base import Inputs, Keys, PointBoxes, Queries, Scores
@@ -144,9 +144,9 @@ class Radial(Scaled):
         log = self.lengthscale_parameter.log().astype(points.dtype)
         limit = jnp.finfo(points.dtype).maxexp // 2 - 4  # squares of such points are finite
         exponent = jnp.round(jax.lax.stop_gradient(log) / math.log(2.0))
-        exponent = jnp.clip(jnp.nan_to_num(exponent), -limit, limit).astype(int)
-        one, factor = jnp.ones((), points.dtype), self._metric_factor
-        power, inverse = jnp.ldexp(one, -exponent), jnp.exp(-log) * jnp.ldexp(one, exponent)
+        exponent, factor = jnp.clip(exponent, -limit, limit), self._metric_factor
+        power = power_of_two(-exponent, points.dtype)
+        inverse = jnp.exp(-log) * power_of_two(exponent, points.dtype)
         return power, inverse, None if factor is None else factor.astype(points.dtype)
 
     def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:

@@ -21,6 +21,7 @@ from ._validation import (
     LeaveOneOut as LeaveOneOut,
     OtherFolds,
     compare_determined_rows,
+    name_compared_rows,
     spread_indices,
 )
 

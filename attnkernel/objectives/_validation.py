@@ -121,6 +121,29 @@ class FoldValidation(Validation):
         return self.mean(self.row_scores(model, predicted, as_real_array("y", y)))
 
 
+def _polynomial_order(model: Any, data: Sample) -> int:
+    """Returns the order of a model of which some rows may not be compared, and else 0: of models
+    without polynomials, and inside `jit`."""
+    order = getattr(getattr(model, "model", model), "order", 0)
+    has_support = isinstance(model, Smoother) and type(model).evaluate is not Smoother.evaluate
+    return order if has_support and is_on_one_device(model, *data) else 0
+
+
+def name_compared_rows(model: Any, data: Sample) -> Sample:
+    """Returns the sample whose objective names all rows as compared if `compare_determined_rows`
+    may leave some out, so that a search with and without these is one program."""
+    if getattr(data.objective, "compared", data) is None and _polynomial_order(model, data):
+        return _comparing(np.ones(len(data.x), bool), data)
+    return data
+
+
+def _comparing(rows: np.ndarray, data: Sample) -> Sample:
+    """Returns the sample whose objective compares these rows."""
+    compared, is_none = jax.device_put(rows), lambda leaf: leaf is None
+    where = lambda objective: objective.compared  # noqa: E731
+    return data._replace(objective=eqx.tree_at(where, data.objective, compared, is_leaf=is_none))
+
+
 def compare_determined_rows(model: Any, data: Sample, loss_at: Callable[[Sample], float]) -> Sample:
     """Returns the sample whose objective compares the rows that others determine, by the model.
 
@@ -130,10 +153,8 @@ def compare_determined_rows(model: Any, data: Sample, loss_at: Callable[[Sample]
     samples below ε^0.75, with such rows mostly above ε^0.4.
     """
     x, y, objective = data.padded(model)
-    order = getattr(getattr(model, "model", model), "order", 0)
-    has_support = isinstance(model, Smoother) and type(model).evaluate is not Smoother.evaluate
-    can_compare = order and has_support and is_on_one_device(model, x, y, objective)
-    if not (isinstance(objective, FoldValidation) and can_compare):
+    order = _polynomial_order(model, data)
+    if not (isinstance(objective, FoldValidation) and order):
         return data
     points = np.delete(np.asarray(data.x, float), list(model.category_counts(x.shape[1])), axis=1)
     units = (points - points.mean(axis=0)) / np.maximum(np.ptp(points, axis=0), 1e-300)
@@ -149,12 +170,7 @@ def compare_determined_rows(model: Any, data: Sample, loss_at: Callable[[Sample]
     deficient = np.asarray(jit_if_pure(type(model).evaluate, *arguments)[1].deficient)[
         : len(data.x)
     ]
-    if not np.any(deficient):
-        return data
-    compared = jax.device_put(~deficient)
-    where = lambda objective: objective.compared  # noqa: E731
-    is_none = lambda leaf: leaf is None  # noqa: E731
-    return data._replace(objective=eqx.tree_at(where, data.objective, compared, is_leaf=is_none))
+    return _comparing(~deficient, data) if np.any(deficient) else data
 
 
 class LeaveOneOut(FoldValidation):
