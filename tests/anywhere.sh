@@ -47,8 +47,9 @@ for name in "${runs[@]}"; do
     [ -n "$setting" ] || { echo "no row is named $row; rows: ${!rows[*]}"; exit 2; }
     [ "$row" = no-home ] && settings=(-u XDG_CACHE_HOME -u XDG_CONFIG_HOME -u MPLCONFIGDIR)
   done
+  settings+=(WORKERS=2)
   for row in ${name//+/ }; do settings+=("${rows[$row]}"); done
-  if output=$(env WORKERS=2 "${settings[@]}" \
+  if output=$(env "${settings[@]}" \
     bash -c "exec '$python' -m pytest -q -n \$WORKERS" 2>&1); then
     result=passed
   else

@@ -24,7 +24,7 @@ from ..objectives import BY_NAME, Objective, Sample, at_distinct_inputs, compare
 from ._checkpoints import Checkpoints
 from ._chunks import History
 from ._fit_warnings import CostWarning, cost_warnings
-from ._minimise import loss_at, minimise
+from ._minimise import loss_at, minimise, search_sample
 from ._options import Callback, Options
 from ._problem import Problem, require_fittable
 from ._result import Fit
@@ -156,13 +156,18 @@ def fit(
         merged = at_distinct_inputs(model, data)
         for sentence in cost_warnings(model, merged):
             warnings.warn(sentence, CostWarning, stacklevel=2)
-        outcome = minimise(model, merged, options)
-        best, silent = outcome.model, options._replace(callback=None)
-        loss = lambda data: loss_at(best, at_distinct_inputs(best, data), silent)  # noqa: E731
-        compared = compare_determined_rows(best, data, loss)
+        silent, sampled = options._replace(callback=None), search_sample(model, merged, options)
+
+        def loss(model: Any, data: Sample) -> float:
+            return loss_at(model, at_distinct_inputs(model, data), silent)
+
+        if sampled is not None:
+            data = compare_determined_rows(sampled.model, data, loss)
+        outcome = minimise(model, at_distinct_inputs(model, data), options, sampled=sampled)
+        compared = compare_determined_rows(outcome.model, data, loss)
         if compared is not data:
             data = compared
-            outcome = minimise(model, at_distinct_inputs(model, data), silent)
+            outcome = minimise(model, at_distinct_inputs(model, data), silent, sampled=sampled)
     else:
         outcome = train(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows

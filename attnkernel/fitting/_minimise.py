@@ -9,7 +9,7 @@ constant in the lengthscale, and jump where a distance between two points is pas
 not leave its start.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PyTree
 
-from .._core.arrays import as_numpy_if_concrete, is_on_host, namespace_of
+from .._core.arrays import as_numpy_if_concrete, is_on_host, namespace_of, to_jax
 from .._core.tracing import stop_gradients
 from ..objectives import Sample, name_compared_rows
 from ._bfgs import Bfgs
@@ -30,8 +30,40 @@ from ._problem import Problem, build_problem, flat_rows, take, unravel_rows, vma
 from ._search import Searches, SearchResult
 
 
-def minimise(model: Any, data: Sample, options: Options, axes: Problem | None = None) -> Outcome:
-    """Searches from every start, and returns the best end.
+class SearchedSample(NamedTuple):
+    """What the searches on a sample of the rows of one fit have found."""
+
+    found: SearchResult
+    searches: Searches
+
+    @property
+    def model(self) -> Any:
+        """The model at their lowest end."""
+        end = as_numpy_if_concrete(self.found.end)
+        best = np.argmin(np.where(np.isfinite(end.loss), end.loss, np.inf))
+        return to_jax(take(best, self.searches.problem.models(end.z)))
+
+
+def search_sample(model: Any, data: Sample, options: Options) -> SearchedSample | None:
+    """Runs the searches of one fit on a sample of its rows; None for few rows, and inside `jit`."""
+    if not is_on_host(model, data, options.key, options.bounds):
+        return None
+    searches = prepare_searches(model, data, options)
+    sample = data.objective.subsample(data.x, data.y, searches.number)
+    if sample is None:
+        return None
+    searches = searches.of_sample(sample)
+    return SearchedSample(searches.run_lowest(), searches)
+
+
+def minimise(
+    model: Any,
+    data: Sample,
+    options: Options,
+    axes: Problem | None = None,
+    sampled: SearchedSample | None = None,
+) -> Outcome:
+    """Searches from every start, or on from the minima of a sample, and returns the best end.
 
     `axes`: the batched axes of several fits; None: one fit.
     """
@@ -44,8 +76,8 @@ def minimise(model: Any, data: Sample, options: Options, axes: Problem | None = 
     if axes is not None:
         begin, end, history = searches.run(searches.start())
         return _outcome_of_fits(begin, end, history, problem, axes, False)
-    sample, without_slope = data.objective.subsample(data.x, data.y, searches.number), None
-    found = searches.run_lowest() if sample is None else searches.run_from_sample(sample)
+    found = searches.run_lowest() if sampled is None else searches.run_from_sample(*sampled)
+    without_slope = None
     if problem.box is not None:
         found, without_slope = search_grids(found, searches)
     begin, end, history = as_numpy_if_concrete(found)

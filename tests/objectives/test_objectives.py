@@ -2,6 +2,7 @@
 their profiles, samples and refusals."""
 
 import functools
+from unittest.mock import MagicMock
 
 import equinox as eqx
 import jax
@@ -15,6 +16,7 @@ from refusals import assert_raises
 from sklearn.model_selection import GroupKFold, KFold
 
 import attnkernel as ak
+from attnkernel.fitting._minimise import minimise
 from attnkernel.objectives._hold_out import draw_rows
 
 N = 17
@@ -108,6 +110,19 @@ def test_rows_that_the_others_do_not_determine_are_left_out_at_every_lengthscale
     np.testing.assert_allclose(fit.loss, expected, rtol=1e-9)
     again = jax.jit(lambda objective, *of: objective(*of))(fit.objective, fit.model, fit.x, fit.y)
     np.testing.assert_allclose(again, expected, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_rows_that_the_minimum_of_a_sample_does_not_determine_are_in_no_search(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.standard_t(2, 1100)
+    y = np.sin(3 * x) + 0.3 * rng.normal(size=1100)
+    searches = MagicMock(side_effect=minimise)
+    monkeypatch.setattr("attnkernel.fitting._fit.minimise", searches)
+    model = ak.KernelRegression(ak.Gaussian(0.1), order=1)
+    with pytest.warns(ak.FitWarning, match="49 of 1100 rows have too few neighbours"):
+        ak.fit(model, x, y)
+    assert searches.call_count == 1
 
 
 @pytest.mark.parametrize("far", [1e2, 1e8])
