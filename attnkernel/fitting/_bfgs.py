@@ -91,9 +91,9 @@ class Bfgs(NamedTuple):
         `found`, `slope`: the loss and its gradient at the trial point.
 
         The search has converged if $\\max|g| \\le$ `tolerance` $\\cdot |L|$, or if three accepted
-        steps in a row gained less than rounding, or if no shorter trial can gain. A search of one
-        parameter has also converged if its bracket is shorter than √ε: a smooth loss then changes
-        by less than rounding.
+        steps in a row gained less than rounding, or if no shorter trial can gain, or one of 10⁻⁶ of
+        a step did not. A search of one parameter has also converged if its bracket is shorter than
+        √ε: a smooth loss then changes by less than rounding.
         """
         flat, unravel = ravel_pytree(self.z)
         gradient, _ = ravel_pytree(slope)
@@ -147,11 +147,13 @@ class Bfgs(NamedTuple):
         flat_steps = jnp.where(
             accepted, jnp.where(first | gained, 0, self.flat_steps + 1), self.flat_steps
         )
-        shortest = jnp.max(jnp.abs(nearer * self.direction))
+        # a loss may be noisier than rounding, from rows that others barely determine: 6433 rows in
+        # two columns, float64: 54 evaluations of 162 less for 10⁻⁶ of a step
+        shortest = jnp.maximum(4.0 * eps / jnp.max(jnp.abs(self.direction)), 1e-6)
         # near a stationary point, a trial whose expected gain is below rounding is the last
         below_rounding = -along * self.length <= eps * jnp.abs(self.loss)
         below_rounding &= before <= eps**0.5 * jnp.abs(self.loss)
-        stalled = ~accepted & ~first & ((shortest <= 4.0 * eps) | (finite & below_rounding))
+        stalled = ~accepted & ~first & ((nearer <= shortest) | (finite & below_rounding))
         max_flat_steps = 3  # accepted steps in a row whose gain is below rounding
         converged = (accepted & (is_flat | (flat_steps >= max_flat_steps))) | stalled
         converged |= bracket <= eps**0.5
