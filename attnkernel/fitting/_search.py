@@ -37,7 +37,9 @@ from ._problem import Problem, flat_rows, take, unravel_rows, vmap_over_fits
 #   three columns 0.65 and 1.1; with an Epanechnikov kernel 0.6 and 2.4, robust ones 0.65 and 2.0
 # - local linear in three columns: 260 rows 0.55 to compile (1.4 CPU s less) and 1.6 to run (0.9 CPU
 #   s more)
-MAX_FAST_PAIRS = 2**16  # twice as many in one column
+# - 442 rows of ten columns: means 0.6 to compile and 1.05 to run, local linear 0.58 and 1.1; both,
+#   as a `KernelRegressor` fits them, 10.2 CPU s for 13.3, and when compiled 3.2 for 2.9
+MAX_FAST_PAIRS = (2**17, 2**16, 2**16, 2**16, 2**16, 2**18)  # in 1, 2, ..., 6 or more columns
 
 
 def _advance(
@@ -176,7 +178,7 @@ class Searches(NamedTuple):
     def advance(self, state: Bfgs, steps: int) -> tuple[Bfgs, History]:
         """Returns the states and histories of all searches after at most `steps` more each."""
         problem, axes = self.problem, self.axes
-        most = MAX_FAST_PAIRS * (2 if problem.x.shape[-1] == 1 else 1)
+        most = MAX_FAST_PAIRS[min(problem.x.shape[-1], len(MAX_FAST_PAIRS)) - 1]
         is_small = axes is None and len(problem.x) ** 2 <= most
         has_options = is_small and can_use_options(problem.x, problem.y)
         advance = _advance_small if has_options else _advance_anywhere
