@@ -124,31 +124,34 @@ def pytest_collection_finish(session):
 
 
 def unit_of_work():
-    """CPU seconds to trace, lower and compile four fixed programs: how fast this processor is,
-    with all that it does besides."""
+    """CPU seconds to trace, lower and compile a fixed program: how fast this processor is, with all
+    that it does besides."""
+
+    def step(x, _):
+        return jax.lax.fori_loop(0, 3, lambda _, x: jnp.tanh(x @ x.T) + jnp.sort(x), x), None
+
+    def total(x):
+        return jnp.sum(jax.lax.scan(step, x, length=3)[0] ** 2)
+
     start = time.process_time()
-    for size in range(2, 6):
-
-        def step(x, _):
-            return jax.lax.fori_loop(0, 3, lambda _, x: jnp.tanh(x @ x.T) + jnp.sort(x), x), None
-
-        def total(x):
-            return jnp.sum(jax.lax.scan(step, x, length=3)[0] ** 2)
-
-        jax.jit(jax.hessian(total)).lower(jax.ShapeDtypeStruct((size, size), float)).compile()
+    jax.jit(jax.hessian(total)).lower(jax.ShapeDtypeStruct((3, 3), float)).compile()
     return time.process_time() - start
+
+
+TESTS_OF_A_UNIT = 100  # of a worker, between two measurements of a unit
 
 
 class Costs:
     """Counts the programs of each test, prints the cost of the run, and holds it to a budget.
 
-    The budget of CPU time is in units of this processor, measured by each worker before its first
-    test and after its last: the same tests took 660 to 790 seconds on machines of one kind.
+    The budget of CPU time is in units that each worker measures between its tests: the same tests
+    took 660 to 790 seconds on machines of one kind.
     """
 
     def __init__(self, config):
         self.config = config
         self.programs = 0
+        self.tests = 0
         self.units = []  # CPU seconds of one
         self.by_test = Counter()
         self.seconds = Counter()
@@ -159,6 +162,9 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
+        if self.tests % TESTS_OF_A_UNIT == 0:
+            self.units.append(unit_of_work())
+        self.tests += 1
         self.programs = 0
         return (yield)
 
@@ -179,7 +185,7 @@ class Costs:
 
     def spent(self):
         """Programs, and units of CPU time of the run, its workers and its commands."""
-        work = sum(os.times()[:4]) / np.mean(self.units) if self.units else 0
+        work = sum(os.times()[:4]) / np.median(self.units) if self.units else 0
         return {"programs": self.by_test.total(), "work": round(work)}
 
     def excesses(self):
@@ -191,26 +197,14 @@ class Costs:
             if limits[unit] is not None and spent > limits[unit]
         ]
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self, session):
-        runs_tests = not (
-            self.config.option.collectonly or self.config.getoption("numprocesses", 0)
-        )
-        if runs_tests:
-            self.units.append(unit_of_work())
-        result = yield
-        if runs_tests:
-            self.units.append(unit_of_work())
-        if hasattr(self.config, "workeroutput"):
-            self.config.workeroutput["units"] = self.units
-        return result
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node, error):
         self.units += getattr(node, "workeroutput", {}).get("units", [])
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # after the workers have ended
     def pytest_sessionfinish(self, session):
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["units"] = self.units
         result = yield
         if "PYTEST_XDIST_WORKER" not in os.environ and self.excesses():
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
@@ -227,7 +221,7 @@ class Costs:
         spent = self.spent()
         terminalreporter.write_line(
             f"{spent['programs']} programs compiled in {sum(os.times()[:4]):.0f} CPU seconds, "
-            f"{spent['work']} units of {np.mean(self.units or 0):.2f}; seconds by mark: {seconds}"
+            f"{spent['work']} units of {np.median(self.units or 0):.2f}; seconds by mark: {seconds}"
         )
         for sentence in self.excesses():
             terminalreporter.write_line(sentence, red=True)
