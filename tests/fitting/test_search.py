@@ -207,6 +207,26 @@ def test_trials_are_accepted_by_armijo_and_negative_curvature_does_not_update_th
     np.testing.assert_allclose(inverse, [1.0, 1.0, 1.0, 2.0], rtol=1e-12)
 
 
+def test_a_search_stops_where_the_loss_is_noisier_than_rounding(x64):
+    """Trials do not lower it as the slope promises, down to a millionth of a step."""
+
+    @jax.jit
+    def ended():
+        begun, ones = take(0, Bfgs.start(jnp.zeros((1, 2)))), jnp.ones(2)
+        slopes = {"gradient": 1e-5 * ones, "direction": -1e-2 * ones}
+        numbers = {"loss": ones[0], "length": ones[0], "accepted": begun.accepted + 1}
+        return jax.lax.while_loop(
+            lambda state: ~state.is_stopped(),
+            lambda state: state.update(ones[0] + 1e-12, 1e-5 * ones, 1e-9),
+            begun._replace(**slopes, **numbers),
+        )
+
+    end = jax.device_get(ended())
+    assert end.converged
+    assert end.steps < 20
+    assert 1e-7 < end.length <= 1e-6
+
+
 class KinkAt(ak.objectives.Objective):
     """A loss of log ℓ whose slopes left and right of its minimum are −72 and 0.5."""
 
