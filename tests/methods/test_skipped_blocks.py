@@ -147,6 +147,22 @@ def test_masks_exclude_the_blocks_next_to_their_edge():
     assert [bool(found) for found in allowed(np.arange(6))] == [False, True, False, True]
 
 
+def test_a_window_reaches_its_first_and_its_last_block(x64):
+    """Of 16 blocks of 4 keys each block of 5 queries looks at 5 or fewer."""
+    x = np.random.default_rng(0).normal(size=(61, 2))
+
+    @jax.jit
+    def of_methods(x):
+        windows = [ak.Window(*limits) for limits in ((7, 3), (8, 0), (0, 9), (3, 4))]
+        parts = {"kernel": ak.DotProduct(), "return_log_mass": True}
+        return [
+            [ak.attend(x, x, x, prior=window, method=method, **parts) for window in windows]
+            for method in (Blockwise(5, 4), Dense())
+        ]
+
+    assert_agree(*of_methods(x))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [1, 2])
 def test_loops_over_pairs_vectorise(columns):
