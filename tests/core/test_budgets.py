@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_703, "experiments": 13_349, "tests": 21_510}
+CODE_LINES = {"attnkernel": 18_703, "experiments": 13_349, "tests": 21_521}
 FILES = 167
 MODULE_NUMBERS = 57
 NAMES = 60  # at `ak.*`, packages aside
