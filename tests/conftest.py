@@ -192,7 +192,7 @@ class Costs:
         """What the run took more of than its budget allows, a sentence each."""
         limits = {unit: self.config.getoption(f"--max-{unit}") for unit in self.spent()}
         return [
-            f"The run took {spent} of {unit}; its budget is {limits[unit]}."
+            f"{unit}: the run took {spent}; its budget is {limits[unit]}."
             for unit, spent in self.spent().items()
             if limits[unit] is not None and spent > limits[unit]
         ]

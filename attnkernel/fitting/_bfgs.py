@@ -91,9 +91,9 @@ class Bfgs(NamedTuple):
         `found`, `slope`: the loss and its gradient at the trial point.
 
         The search has converged if $\\max|g| \\le$ `tolerance` $\\cdot |L|$, or if three accepted
-        steps in a row gained less than rounding, or if no shorter trial can gain, or one of 10⁻⁶ of
-        a step did not. A search of one parameter has also converged if its bracket is shorter than
-        √ε: a smooth loss then changes by less than rounding.
+        steps in a row gained less than rounding, or if the next trial were shorter than rounding or
+        than 10⁻⁶ of a full step. A search of one parameter has also converged if its bracket is
+        shorter than √ε: a smooth loss then changes by less than rounding.
         """
         flat, unravel = ravel_pytree(self.z)
         gradient, _ = ravel_pytree(slope)

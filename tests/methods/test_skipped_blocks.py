@@ -148,7 +148,7 @@ def test_masks_exclude_the_blocks_next_to_their_edge():
 
 
 def test_a_window_reaches_its_first_and_its_last_block(x64):
-    """Of 16 blocks of 4 keys each block of 5 queries looks at 5 or fewer."""
+    """Each block of 5 queries evaluates at most 5 of the 16 blocks of 4 keys."""
     x = np.random.default_rng(0).normal(size=(61, 2))
 
     @jax.jit
