@@ -157,7 +157,7 @@ def materialise_before_shift(scores: Float[Array, "..."]) -> Float[Array, "..."]
     1/ε.
     """
     largest = jnp.finfo(scores.dtype).max
-    return jnp.where(scores > largest, largest, scores)
+    return jax.lax.min(scores, jnp.full_like(scores, largest))
 
 
 @materialise_before_shift.defjvp

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.mesh_axes import vary_alike
 from .._core.tracing import any_in_batch, is_symbolic, stop_gradients
 from ..kernels import PointBoxes
-from ..priors import KeyMask, PositionBlock, Prior, key_mask_of
+from ..priors import KeyMask, PositionBlock, Prior
 from ._base import Parts, apply_prior
 
 
@@ -102,25 +102,11 @@ def fold_blocks(
             operands = row, column, number, state
             return jax.lax.cond(needed, checkpointed(add), lambda *of: of[-1], *operands), None
 
-        return jax.lax.scan(step, start, blocks_in_reach(row, columns, parts[1]))[0]
+        return jax.lax.scan(step, start, columns)[0]
 
     start = vary_alike(start, rows, columns, numbers, parts)
     found = jax.lax.map(lambda pair: of_row(*pair), (rows, numbers))
     return found.reshape(-1, *found.shape[2:])
-
-
-def blocks_in_reach(row: Block, columns: Block, prior: Prior | None) -> Block:
-    """Returns the blocks of keys that the limits of a prior on both sides let any query of a block
-    see, as many for each; all blocks without such limits."""
-    left, right = key_mask_of(prior).limits
-    number, _, size = columns.points.shape
-    if left is None or right is None or is_symbolic(number):
-        return columns
-    reach = -(-(row.points.shape[1] + left + right) // size) + 1
-    if reach >= number:
-        return columns
-    first = jnp.clip((row.low - left) // size, 0, number - reach)
-    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, reach), columns)
 
 
 def jvp_with_constants(function: Callable[..., Array], primals: tuple, tangents: tuple) -> Array:

@@ -24,30 +24,28 @@ from .._core.arrays import as_precision, precise_matmul
 from .._core.mesh_axes import vary_alike
 from .._core.parameters import described
 from .._core.tracing import any_in_batch, is_at_most
-from .._core.tuning import MAX_BLOCK_ROWS, MAX_DENSE_PAIRS
+from .._core.tuning import MAX_BLOCK_ROWS
 from .._core.validation import as_integer
 from ..kernels import Kernel
-from ..priors import Prior, key_mask_of
+from ..priors import Prior
 from ..rules import MassAndSlope, Rule, find_threshold, threshold_sums, threshold_tangent
 from . import _blockwise_unmaterialised as unmaterialised
-from ._base import Keys, Method, Queries, Task, Values, batch_size_within_memory
+from ._base import Keys, Method, Queries, Task, Values
 from ._blocks import (
     Block,
     Parts,
     block_log_weights,
-    blocks_in_reach,
     even_block_size,
     fold_blocks,
     is_block_needed,
     jvp_with_constants,
     log_weight_upper_bound,
     negligible_gap,
-    pad_rows,
     split_blocks,
     split_numbers,
     tabulate_blocks,
 )
-from ._dense import Dense
+from ._key_ranges import STEP_PAIRS, Loop, loops_over_blocks, sum_loops
 from ._softmax_state import SoftmaxState, finite_shift
 
 
@@ -59,8 +57,11 @@ class Blockwise(Method):
     skipped where the two `score_upper_bound`, of the kernel and of the prior, prove that its
     weights vanish: masked by the prior, out of reach of a compact kernel, or too small to be seen
     beside the sum (by 1/ε of the precision, with room). Sorted or clustered keys make
-    such blocks many. Without a prior, up to 4096 keys are one block, except for a kernel that is
-    cheap (`Kernel.is_cheap`): the program is then a smaller one.
+    such blocks many.
+
+    Up to 4096 keys are summed at once where it is known before the call which keys a query sees:
+    without a prior, and of those that define `Prior.key_range`, such as `Causal` and `Window`. Not
+    for a kernel that is cheap (`Kernel.is_cheap`) in up to 12 dimensions.
 
     A mask that gives no bound on a block, such as `MaskArray`, `MaskFunction` or `~Causal()`, is
     read once in a call, for all heads, for a table of the blocks in which it allows a pair.
@@ -97,19 +98,30 @@ class Blockwise(Method):
         self.precision = as_precision("precision", precision)
 
     def batch_size(self, task: Task) -> int | None:
-        """One for members of many pairs: their blocks fill a core and stay in its caches."""
-        # gradient, one at a time against all: 32 members of 256² pairs 27 against 26 ms, 16 of 512²
-        # 33 against 63, 8 of 1024² 64 against 141
-        is_small = is_at_most(task.queries * task.keys, 2**18 - 1)
-        return batch_size_within_memory(task) if is_small else 1
+        """As many as have at most `STEP_PAIRS` pairs in a block each; at least one."""
+        if is_at_most(task.queries * task.keys, 0):
+            return None
+        loops = self._loops(task)
+        sizes = [(loop.size, loop.width) for loop in loops or ()] or [self._block_sizes(task)[0]]
+        return max(1, STEP_PAIRS // max(map(math.prod, sizes)))
+
+    def _loops(self, task: Task) -> list[Loop] | None:
+        """Returns the loops that see all keys of a query at once; None if the sums are streamed."""
+        # the maximum of a block would take a large share of the time of a cheap kernel
+        is_cheap = task.kernel.is_cheap and task.dim <= 12
+        if self.block_k is not None or task.rule.entmax_exponent is not None or is_cheap:
+            return None
+        return loops_over_blocks(task, self.block_q)
 
     def softmax_state(
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         queries, keys, width = q.shape[0], k.shape[0], v.shape[1]
         task = Task(kernel, prior, rule, queries, keys, q.shape[1], width, v.dtype)
-        if self.block_k is None and _takes_all_keys(task):
-            return self._state_of_query_blocks(q, k, v, kernel, rule)
+        if (loops := self._loops(task)) is not None:
+            parts = kernel, prior, rule.without_sink()
+            state = sum_loops(q, k, v, parts, loops, self.precision)
+            return state.with_sink(rule.log_sink())
         # the mass is the sum of the values 1
         values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
         sizes, unmaterialised_sizes = self._block_sizes(task)
@@ -137,9 +149,10 @@ class Blockwise(Method):
         """Returns (queries, keys) of a block with stored weights; of one without, or None.
 
         Those not given are of the fewest equal blocks of at most `MAX_BLOCK_ROWS` rows, or of half
-        as many where the prior excludes blocks: the smaller they are, the more are skipped.
+        as many with a table of blocks: the smaller they are, the more are skipped.
         """
-        limit = _max_block_rows(task)
+        has_table = task.prior is not None and task.prior.needs_block_table
+        limit = MAX_BLOCK_ROWS // 2 if has_table else MAX_BLOCK_ROWS
         sizes = self._even_sizes(task, limit, limit)
         if not unmaterialised.is_faster(task):
             return sizes, None
@@ -150,54 +163,6 @@ class Blockwise(Method):
         """Returns the given sizes of a block, or those of the fewest equal ones within limits."""
         block_q = self.block_q or even_block_size(task.queries, queries)
         return block_q, self.block_k or even_block_size(task.keys, keys)
-
-    def _state_of_query_blocks(
-        self, q: Queries, k: Float[Array, "keys dim_k"], v: Values, kernel: Kernel, rule: Rule
-    ) -> SoftmaxState:
-        """Returns the state of all keys, for every query, a block of queries at a time by `Dense`.
-
-        It skips no block and raises no shift. Derivatives recompute the blocks.
-        """
-        queries, dim = q.shape
-        size = self.block_q or even_block_size(queries, MAX_DENSE_PAIRS // k.shape[0])
-
-        @functools.partial(jax.checkpoint, prevent_cse=False)
-        def of_block(q: Float[Array, "size dim"]) -> SoftmaxState:
-            # twice transposed, so that their cotangents are wide: XLA on CPU is slow with tall ones
-            # (gradient of 8 heads x 2048 x 32: 413 ms instead of 244)
-            wide_k, wide_v = jax.lax.optimization_barrier((k.T, v.T))
-            dense = Dense(precision=self.precision)
-            return dense.softmax_state(q, wide_k.T, wide_v.T, kernel, None, rule)
-
-        state = jax.lax.map(of_block, pad_rows(q, size).reshape(-(-queries // size), size, dim))
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:queries], state)
-
-
-def _takes_all_keys(task: Task) -> bool:
-    """Whether a block of queries is best summed over all keys at once, instead of in blocks.
-
-    Not with a prior, which may exclude blocks, nor for a cheap kernel, since the maximum of a block
-    would take a large share of the time.
-    """
-    # T = 2048, 8 heads x 32, gradient: CPU time to compile 0.8 s, in blocks of keys 1.9 s
-    is_small = is_at_most(task.keys, 4096)
-    is_cheap = task.kernel.is_cheap and task.dim <= 12
-    return is_small and task.prior is None and not is_cheap
-
-
-def _max_block_rows(task: Task) -> int:
-    """Returns the most rows of a block: fewer where the prior excludes more small blocks than large
-    ones. It does if it has a table of blocks, limits the keys of a query to a window, or limits
-    which of at most 4096 keys a query sees.
-    """
-    left, right = key_mask_of(task.prior).limits
-    if left is not None and right is not None and left + right < MAX_BLOCK_ROWS:
-        # 8 heads x 64, a window of 256 keys, in blocks of 128, 256, 512, 1024: T = 4096 100, 103,
-        # 152, 207 ms; T = 16384 419, 427, 666, 1088 ms
-        return MAX_BLOCK_ROWS // 4
-    is_limited = (left, right) != (None, None) and is_at_most(task.keys, 4096)
-    has_table = task.prior is not None and task.prior.needs_block_table
-    return MAX_BLOCK_ROWS // 2 if is_limited or has_table else MAX_BLOCK_ROWS
 
 
 @eqx.filter_custom_jvp
@@ -228,13 +193,12 @@ def _sums(
     headroom = jnp.minimum(10.0, math.log(float(jnp.finfo(dtype).max)) - jnp.log(largest))
 
     def of_row(row: Block) -> tuple[Array, Array]:
-        seen = blocks_in_reach(row, columns, parts[1])
-        number = seen.low.shape[0]
-        bounds = jax.vmap(lambda column: log_weight_upper_bound(row, column, parts))(seen)
+        number = columns.low.shape[0]
+        bounds = jax.vmap(lambda column: log_weight_upper_bound(row, column, parts))(columns)
         first = jnp.argmax(bounds)  # the nearest keys: later ones then seldom raise the shift
 
         def key_block(j: Array) -> Block:
-            return jax.tree.map(lambda leaf: leaf[j], seen)
+            return jax.tree.map(lambda leaf: leaf[j], columns)
 
         def step(t: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             j = (first + t) % number

@@ -3,14 +3,23 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._core.arrays import as_precision
 from .._core.parameters import described
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule, entmax_threshold
-from ._base import Keys, Method, Queries, Task, Values, apply_prior, batch_size_within_memory
+from ._base import (
+    Keys,
+    Method,
+    Parts,
+    Queries,
+    Task,
+    Values,
+    apply_prior,
+    batch_size_within_memory,
+)
 from ._softmax_state import SoftmaxState
 
 
@@ -45,7 +54,21 @@ class Dense(Method):
     def softmax_state(
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
-        log_weights, threshold = _log_weights(q, k, kernel, prior, rule)
+        i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
+        return self.state_of_block(q, k, v, (kernel, prior, rule), i, j)
+
+    def state_of_block(
+        self,
+        q: Queries,
+        k: Keys,
+        v: Values,
+        parts: Parts,
+        i: Int[Array, " queries"],
+        j: Int[Array, " keys"],
+    ) -> SoftmaxState:
+        """The state of queries and keys at the positions i and j."""
+        log_weights, threshold = _log_weights(q, k, *parts, i, j)
+        rule = parts[2]
         return (
             SoftmaxState.from_log_weights(log_weights, v, self.precision)
             .shifted(threshold)
@@ -67,7 +90,8 @@ def dense_weights(
 
     ```
     """
-    log_weights, _ = _log_weights(q, k, kernel, prior, rule)
+    i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
+    log_weights, _ = _log_weights(q, k, kernel, prior, rule, i, j)
     state = SoftmaxState.from_log_weights(log_weights, jnp.zeros((k.shape[0], 0), q.dtype))
     log_mass = state.with_sink(rule.log_sink()).log_mass[:, None]
     some = ~jnp.isneginf(log_weights)
@@ -76,13 +100,13 @@ def dense_weights(
 
 
 def _log_weights(
-    q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule
+    q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule, i: Array, j: Array
 ) -> tuple[Float[Array, "queries keys"], Float[Array, " queries"] | None]:
-    """Returns the log-weights before normalisation, and the threshold of each query.
+    """Returns the log-weights before normalisation of queries and keys at the positions i and j,
+    and the threshold of each query.
 
     The threshold is that of entmax, whose log-weights depend on it; None for any other rule.
     """
-    i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
     scores = apply_prior(rule.scaled_scores(kernel.pairwise(q, k)), prior, i, j)
     threshold = (
         None if rule.entmax_exponent is None else entmax_threshold(scores, rule.entmax_exponent)

@@ -9,6 +9,7 @@ from ._base import (
     Prior as Prior,
     Product as Product,
     key_mask_of,
+    key_range_of,
     require_prior,
 )
 from ._biases import (

@@ -7,6 +7,7 @@ in one call; `AtPositions` puts any prior at other positions.
 """
 
 import abc
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -16,6 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.validation import require_instance, require_shape
 from ._key_mask import KeyMask
+
+KeyRange = tuple[float, float]
+ALL_KEYS: KeyRange = (-math.inf, math.inf)
 
 
 class PositionBlock(NamedTuple):
@@ -83,6 +87,14 @@ class Prior(eqx.Module):
         -inf: no pair of the block is allowed, and the block is skipped. Default: +inf, no bound.
         """
         return jnp.full((), jnp.inf)
+
+    def key_range(self, first: int, last: int) -> KeyRange | None:
+        """(low, high) if it is known before a call that queries `first` to `last` see no key below
+        low or above high, and if `score_upper_bound` says no more; `ALL_KEYS` is such a range.
+
+        A block of queries is then summed over these keys at once. Default None: not known.
+        """
+        return None
 
     def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         """False only if the pair has no weight, whatever its score: by default if log π is -inf."""
@@ -194,6 +206,9 @@ class Product(Prior):
         first, second = self.first.score_upper_bound(block), self.second.score_upper_bound(block)
         none = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(none, -jnp.inf, jnp.where(none, 0.0, first + second))
+
+    def key_range(self, first: int, last: int) -> KeyRange | None:
+        return _intersect(*(key_range_of(part, first, last) for part in (self.first, self.second)))
 
     @property
     def needs_block_table(self) -> bool:  # type: ignore[override]
@@ -313,6 +328,9 @@ class And(_Pair):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) & self.second.any_allowed(block)
 
+    def key_range(self, first: int, last: int) -> KeyRange | None:
+        return _intersect(self.first.key_range(first, last), self.second.key_range(first, last))
+
     def as_key_mask(self) -> KeyMask:
         return self.first.as_key_mask().intersect(self.second.as_key_mask())
 
@@ -335,6 +353,12 @@ class Or(_Pair):
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) | self.second.any_allowed(block)
+
+    def key_range(self, first: int, last: int) -> KeyRange | None:
+        one, other = self.first.key_range(first, last), self.second.key_range(first, last)
+        if one is None or other is None:
+            return None
+        return min(one[0], other[0]), max(one[1], other[1])
 
 
 class Not(Mask):
@@ -384,6 +408,20 @@ def key_mask_of(prior: Any) -> KeyMask:
     if isinstance(prior, Prior):
         return prior.as_key_mask()
     return KeyMask(unsupported_reason=type(prior).__name__)
+
+
+def key_range_of(prior: Any, first: int, last: int) -> KeyRange | None:
+    """`Prior.key_range` of a prior. No prior allows all keys; an `ak.PerHead` does not know."""
+    if prior is None:
+        return ALL_KEYS
+    return prior.key_range(first, last) if isinstance(prior, Prior) else None
+
+
+def _intersect(first: KeyRange | None, second: KeyRange | None) -> KeyRange | None:
+    """Returns the keys in both ranges; None if either is not known."""
+    if first is None or second is None:
+        return None
+    return max(first[0], second[0]), min(first[1], second[1])
 
 
 def require_entries(name: str, array: Array, shape: tuple[int, ...]) -> None:

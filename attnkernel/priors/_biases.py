@@ -16,7 +16,7 @@ from .._core.arrays import as_real_array, is_concrete, require_finite
 from .._core.log_decay import CumulativeDecay, cumulative_decay
 from .._core.parameters import Fixed, Number, Parameter, described, fixed, natural, positive, real
 from .._core.validation import as_integer, require_bool
-from ._base import PositionBlock, Prior, require_entries
+from ._base import ALL_KEYS, KeyRange, PositionBlock, Prior, require_entries
 
 
 class Alibi(Prior):
@@ -204,6 +204,9 @@ class RelativeBias(Prior):
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.table[self.bucket(i, j)]
 
+    def key_range(self, first: int, last: int) -> KeyRange:
+        return ALL_KEYS
+
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return jnp.max(self.table)
 
@@ -234,6 +237,9 @@ class BiasTable(Prior):
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.bias[i, j]
+
+    def key_range(self, first: int, last: int) -> KeyRange:
+        return ALL_KEYS
 
 
 class Forget(Prior):
@@ -333,6 +339,9 @@ class KeyWeights(Prior):
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.log_weights[j]
+
+    def key_range(self, first: int, last: int) -> KeyRange:
+        return ALL_KEYS
 
 
 def _as_log_values(name: str, values: ArrayLike, shape: str, hint: str) -> Float[Array, "..."]:

@@ -1,5 +1,6 @@
 """Masks: functions of the two positions alone, or stored, an entry for each key or each pair."""
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.arrays import as_boolean_array
 from .._core.compilation import comparable_by_program
 from .._core.validation import require_function, require_integer
-from ._base import Mask, PositionBlock, require_entries
+from ._base import ALL_KEYS, KeyRange, Mask, PositionBlock, require_entries
 from ._key_mask import KeyMask
 
 
@@ -34,6 +35,9 @@ class ExcludeSelf(Mask):
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return i != j
+
+    def key_range(self, first: int, last: int) -> KeyRange:
+        return ALL_KEYS
 
     def as_key_mask(self) -> KeyMask:
         return KeyMask(excludes_self=True)
@@ -99,6 +103,9 @@ class Causal(Mask):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return block.j_low - block.i_high <= self.offset
 
+    def key_range(self, first: int, last: int) -> KeyRange | None:
+        return (-math.inf, last + self.offset) if isinstance(self.offset, int) else None
+
     def as_key_mask(self) -> KeyMask:
         if isinstance(self.offset, int) and self.offset == 0:
             return KeyMask(limits=(None, 0))
@@ -135,6 +142,10 @@ class Window(Mask):
             block.j_low - block.i_high <= self.right
         )
 
+    def key_range(self, first: int, last: int) -> KeyRange | None:
+        known = isinstance(self.left, int) and isinstance(self.right, int)
+        return (first - self.left, last + self.right) if known else None
+
     def as_key_mask(self) -> KeyMask:
         return KeyMask(limits=(self.left, self.right))
 
@@ -166,6 +177,11 @@ class Prefix(Mask):
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return (block.j_low < self.length) | (block.j_low <= block.i_high)
+
+    def key_range(self, first: int, last: int) -> KeyRange | None:
+        if not isinstance(self.length, int):
+            return None
+        return -math.inf, max(self.length - 1, last)
 
 
 class Lengths(Mask):
@@ -233,6 +249,9 @@ class HeldOut(Mask):
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return ~self.held_out[j]
+
+    def key_range(self, first: int, last: int) -> KeyRange:
+        return ALL_KEYS
 
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
         # read once per key: XLA would gather an entry for each pair, 1.4 times the time of a fit

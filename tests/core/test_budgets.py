@@ -12,9 +12,9 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_703, "experiments": 13_349, "tests": 21_521}
-FILES = 167
-MODULE_NUMBERS = 57
+CODE_LINES = {"attnkernel": 18_816, "experiments": 13_349, "tests": 21_552}
+FILES = 168
+MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef

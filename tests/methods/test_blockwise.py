@@ -27,8 +27,10 @@ from marks import needs_finufft, slow
 from refusals import assert_raises
 
 import attnkernel as ak
+from attnkernel import priors
 from attnkernel.kernels import EluFeatures, Tricube
-from attnkernel.methods import Blockwise, Dense, Fourier, Linear, Sorted
+from attnkernel.methods import Blockwise, Dense, Fourier, Linear, Sorted, Task
+from attnkernel.methods._key_ranges import loops_over_blocks
 
 BLOCKS = Blockwise(8, 16)  # of 29 queries and 37 keys: the last ones are short
 ONE_BLOCK = Blockwise()
@@ -57,13 +59,45 @@ def test_tables_of_kernels_and_priors(x64, kernels, prior_names, derivatives):
     assert_tables_agree(*evaluate_table((BLOCKS, Dense()), *parts, derivatives=derivatives))
 
 
-@pytest.mark.parametrize("rule", ["sink", slow("trainable entmax")])
-def test_all_keys_at_once_in_blocks_of_queries(x64, rule):
-    """Without a prior, and of a kernel that is not light."""
-    kernel = KERNELS["polynomial"]
-    assert not kernel.is_cheap
-    parts = *to_float64((kernel, None, RULES[rule])), *random_arrays()
-    assert_equals_dense(Blockwise(8), *parts)
+@pytest.mark.parametrize(
+    ("prior_names", "derivatives"), [(PRIORS, False), slow(PRIORS, True)], ids=["values", "all"]
+)
+def test_all_keys_at_once_in_blocks_of_queries(x64, prior_names, derivatives):
+    """Of a kernel that is not cheap, in ten blocks of at most 3 queries."""
+    assert not KERNELS["polynomial"].is_cheap
+    parts = ["polynomial"], list(prior_names), RULES["sink"], *random_arrays()
+    methods = Blockwise(3), Dense()
+    assert_tables_agree(*evaluate_table(methods, *parts, derivatives=derivatives))
+
+
+@pytest.mark.parametrize(
+    ("prior", "queries", "share"),
+    [
+        (None, 1024, 1.0),
+        (ak.Causal(), 1024, 0.63),
+        (ak.Causal(), 4096, 0.57),
+        (ak.Causal(100) & ak.Causal(), 4096, 0.57),
+        (priors.Prefix(1024), 4096, 0.6),
+        (priors.ExcludeSelf() & ak.Causal(), 4096, 0.57),
+        (priors.RelativeBias(np.zeros(8)) * ak.Window(256, 0), 16384, 0.024),  # 257 of 16384: .016
+        (ak.Causal(-5000), 4096, 0.001),
+    ],
+)
+def test_share_of_pairs_that_is_read(prior, queries, share):
+    """Of all pairs, where a prior tells which keys a block of queries sees."""
+    task = Task(ak.DotProduct(), prior, ak.Softmax(), queries, queries, 64, 64, np.float32)
+    loops = loops_over_blocks(task, None)
+    pairs = sum(loop.size * loop.width * len(loop.starts) for loop in loops)
+    assert pairs <= share * queries**2
+    for loop in loops:
+        assert min(loop.starts) >= 0
+        assert max(loop.starts) + loop.width <= queries
+
+
+def test_more_than_4096_keys_and_priors_with_bounds_are_streamed():
+    for prior, keys in ((None, 4097), (ak.Causal(), 8192), (ak.Alibi(0.5), 1024)):
+        task = Task(ak.DotProduct(), prior, ak.Softmax(), keys, keys, 64, 64, np.float32)
+        assert loops_over_blocks(task, None) is None
 
 
 def test_program_of_few_keys_has_half_the_operations():

@@ -157,10 +157,12 @@ def test_a_window_reaches_its_first_and_its_last_block(x64):
         parts = {"kernel": ak.DotProduct(), "return_log_mass": True}
         return [
             [ak.attend(x, x, x, prior=window, method=method, **parts) for window in windows]
-            for method in (Blockwise(5, 4), Dense())
+            for method in (Blockwise(5, 4), Blockwise(5), Dense())
         ]
 
-    assert_agree(*of_methods(x))
+    streamed, at_once, dense = of_methods(x)
+    assert_agree(streamed, dense)
+    assert_agree(at_once, dense)
 
 
 @pytest.mark.slow
@@ -219,7 +221,7 @@ def test_blocks_that_a_mask_excludes_are_not_evaluated(monkeypatch, name, batch)
     @jax.jit
     def value_and_jvp(x, v):
         def value(x):
-            return ak.attend(x, x, v, kernel=ak.DotProduct(), prior=prior, method=Blockwise())
+            return ak.attend(x, x, v, kernel=ak.DotProduct(), prior=prior, method=Blockwise(8))
 
         return jax.jvp(value, (x,), (x,))
 
