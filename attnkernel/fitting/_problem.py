@@ -74,7 +74,9 @@ def build_problem(
     """
     objectives = None
     # where the parameters move: programs do not depend on the other options
-    space = Options(bounds=options.bounds, starts=options.starts, trainable=options.trainable)
+    start_options = Options(
+        bounds=options.bounds, starts=options.starts, trainable=options.trainable
+    )
     if axes is None and not data.objective.is_stochastic:
         data = data.sorted_by_input()
     if axes is not None and axes.objective is not None:
@@ -84,48 +86,48 @@ def build_problem(
         data = data.padded(model, objectives)
     x, weights = data.x, data.objective.weights
     if axes is not None:
-        z, box = _spread_starts_of_fits(model, x, weights, options.key, space, axes)
+        z, box = _spread_starts_of_fits(model, x, weights, options.key, start_options, axes)
     else:
-        params = eqx.filter(model, space.trainable)
+        params = eqx.filter(model, start_options.trainable)
         if is_on_host(model, x, weights, options.bounds):
             x, weights, params = as_numpy_if_concrete((x, weights, params))
-        z, box = _spread_starts(model, params, x, weights, space)
-    return z, Problem(eqx.partition(model, space.trainable)[1], *data, box)
+        z, box = _spread_starts(model, params, x, weights, start_options)
+    return z, Problem(eqx.partition(model, start_options.trainable)[1], *data, box)
 
 
 @eqx.filter_jit
 def _spread_starts_of_fits(
-    model: Any, x: Array, weights: Array | None, keys: Any, space: Options, axes: Problem
+    model: Any, x: Array, weights: Array | None, keys: Any, options: Options, axes: Problem
 ) -> tuple[PyTree, Box | None]:
     """Returns the free variables of all starts of all fits, and the boxes of the fits.
 
-    `weights`: of rows; `keys`: one for each fit, which tell how many there are; `space`: bounds,
+    `weights`: of rows; `keys`: one for each fit, which tell how many there are; `options`: bounds,
     number of starts and trainable leaves; `axes`: the batched axes of the fits.
     """
 
     def spread(model: Any, x: Array, weights: Array | None, _: Array) -> tuple[PyTree, Box | None]:
-        return _spread_starts(model, eqx.filter(model, space.trainable), x, weights, space)
+        return _spread_starts(model, eqx.filter(model, options.trainable), x, weights, options)
 
     in_axes = (axes.frozen, axes.x, axes.objective, 0)
     return eqx.filter_vmap(spread, in_axes=in_axes)(model, x, weights, keys)
 
 
 def _spread_starts(
-    model: Any, params: PyTree, x: AnyArray, weights: AnyArray | None, space: Options
+    model: Any, params: PyTree, x: AnyArray, weights: AnyArray | None, options: Options
 ) -> tuple[PyTree, Box | None]:
     """Returns the free variables of all starts, stacked along a leading axis, and their box.
 
     `params`: the trainable parameters of the model. The result is NumPy if these and x are.
     """
-    bounds = space.bounds
+    bounds = options.bounds
     if bounds == "default":
         bounds = model.search_box(x) if weights is None else model.search_box(x, weights)
     if bounds is None:
         return jax.tree.map(lambda leaf: leaf[None], params), None
-    box = Box(*(eqx.filter(side, space.trainable) for side in bounds))
+    box = Box(*(eqx.filter(side, options.trainable) for side in bounds))
     if isinstance(x, np.ndarray):
         box = as_numpy_if_concrete(box)
-    return box.free(box.starts(params, space.starts)), box
+    return box.free(box.starts(params, options.starts)), box
 
 
 def vmap_over_fits(function: Callable, axes: Problem | None, batched: int) -> Callable:

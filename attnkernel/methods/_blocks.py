@@ -208,6 +208,9 @@ class TabulatedPrior(Prior):
         bound = self.prior.score_upper_bound(block)
         return jnp.where(self.any_allowed[row, column], bound, -jnp.inf)
 
+    def key_range(self, first: int, last: int) -> None:
+        return None
+
     def as_key_mask(self) -> KeyMask:
         return self.prior.as_key_mask()
 

@@ -89,12 +89,13 @@ class Prior(eqx.Module):
         return jnp.full((), jnp.inf)
 
     def key_range(self, first: int, last: int) -> KeyRange | None:
-        """(low, high) if it is known before a call that queries `first` to `last` see no key below
-        low or above high, and if `score_upper_bound` says no more; `ALL_KEYS` is such a range.
+        """(low, high), if it is known before a call that queries `first` to `last` see no key below
+        low or above high. `Blockwise` then sums over up to 4096 keys at once.
 
-        A block of queries is then summed over these keys at once. Default None: not known.
+        None: not known, or `score_upper_bound` excludes many more blocks; it then streams. Default:
+        all keys, (-inf, inf); of a mask, None.
         """
-        return None
+        return ALL_KEYS
 
     def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         """False only if the pair has no weight, whatever its score: by default if log π is -inf."""
@@ -265,6 +266,9 @@ class Mask(Prior):
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
 
+    def key_range(self, first: int, last: int) -> KeyRange | None:
+        return None
+
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.where(self._checked_allows(i, j), 0.0, -jnp.inf)
 
@@ -272,10 +276,8 @@ class Mask(Prior):
         return self._checked_allows(i, j)
 
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
-        of_queries = jax.vmap(self._checked_allows, in_axes=(0, None))
-        return jnp.where(
-            jax.vmap(of_queries, in_axes=(None, 0), out_axes=1)(i, j), scores, -jnp.inf
-        )
+        over_keys = jax.vmap(self._checked_allows, in_axes=(None, 0))
+        return jnp.where(jax.vmap(over_keys, in_axes=(0, None))(i, j), scores, -jnp.inf)
 
     def _checked_allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         """Returns `allows(i, j)`; `ValueError` unless it is one Boolean."""

@@ -3,6 +3,7 @@ r"""Biases: priors that are neither 0 nor 1, of the distance i − j, of gates o
 What such a bias adds to a score is log π. It is not divided by the temperature of the rule.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import equinox as eqx
@@ -16,7 +17,7 @@ from .._core.arrays import as_real_array, is_concrete, require_finite
 from .._core.log_decay import CumulativeDecay, cumulative_decay
 from .._core.parameters import Fixed, Number, Parameter, described, fixed, natural, positive, real
 from .._core.validation import as_integer, require_bool
-from ._base import ALL_KEYS, KeyRange, PositionBlock, Prior, require_entries
+from ._base import KeyRange, PositionBlock, Prior, require_entries
 
 
 class Alibi(Prior):
@@ -204,9 +205,6 @@ class RelativeBias(Prior):
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.table[self.bucket(i, j)]
 
-    def key_range(self, first: int, last: int) -> KeyRange:
-        return ALL_KEYS
-
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return jnp.max(self.table)
 
@@ -237,9 +235,6 @@ class BiasTable(Prior):
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.bias[i, j]
-
-    def key_range(self, first: int, last: int) -> KeyRange:
-        return ALL_KEYS
 
 
 class Forget(Prior):
@@ -305,6 +300,9 @@ class Forget(Prior):
         bound = jnp.where(block.i_low > block.j_high, nearest, 0.0)
         return jnp.where(block.i_high < block.j_low, -jnp.inf, bound)
 
+    def key_range(self, first: int, last: int) -> KeyRange:
+        return -math.inf, last
+
     def _decay(self) -> CumulativeDecay:
         """Returns the cumulative sums of the logarithms."""
         return cumulative_decay(jnp.minimum(self.log_gates, 0.0))
@@ -339,9 +337,6 @@ class KeyWeights(Prior):
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return self.log_weights[j]
-
-    def key_range(self, first: int, last: int) -> KeyRange:
-        return ALL_KEYS
 
 
 def _as_log_values(name: str, values: ArrayLike, shape: str, hint: str) -> Float[Array, "..."]:

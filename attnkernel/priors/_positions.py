@@ -98,6 +98,9 @@ class AtPositions(_WithPositions):
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return self.prior.score_upper_bound(self.ranges(block))
 
+    def key_range(self, first: int, last: int) -> None:
+        return None
+
 
 class Segments(_WithPositions, Mask):
     r"""Sequences packed into one: $\pi(i, j) = 1\{a_i = b_j\}$; none sees into another.

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.compilation import comparable_by_program
 from .._core.validation import as_integer, require_function, require_shape
-from ._base import ALL_KEYS, KeyRange, Prior, replace_forbidden
+from ._base import Prior, replace_forbidden
 
 ScoreOfPair = Callable[[Array, Array, Array, Array], Array]
 
@@ -97,9 +97,6 @@ class ScoreFunction(Prior):
 
     def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return jnp.array(True)
-
-    def key_range(self, first: int, last: int) -> KeyRange:
-        return ALL_KEYS
 
     def numbered(self, shape: tuple[int, ...]) -> "ScoreFunction":
         """The score function of heads along axes of these sizes, each with its number."""

@@ -77,6 +77,7 @@ class BenchModules(AttentionBenchmark):
         longest = max(self.length)
         found = ratios(results.table, EQUINOX, OURS, length=longest, phase=BACKWARD)
         yield target(f"times as fast as Equinox, T = {longest}, + backward", 3.0, found)
+        yield from super().targets(results)
 
 
 def torch_module(

@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_816, "experiments": 13_349, "tests": 21_552}
+CODE_LINES = {"attnkernel": 18_817, "experiments": 13_355, "tests": 21_553}
 FILES = 168
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside

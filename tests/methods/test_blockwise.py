@@ -80,6 +80,7 @@ def test_all_keys_at_once_in_blocks_of_queries(x64, prior_names, derivatives):
         (priors.Prefix(1024), 4096, 0.6),
         (priors.ExcludeSelf() & ak.Causal(), 4096, 0.57),
         (priors.RelativeBias(np.zeros(8)) * ak.Window(256, 0), 16384, 0.024),  # 257 of 16384: .016
+        (priors.Forget(np.zeros(1024)) * ak.Alibi(0.5), 1024, 0.63),
         (ak.Causal(-5000), 4096, 0.001),
     ],
 )
@@ -95,7 +96,7 @@ def test_share_of_pairs_that_is_read(prior, queries, share):
 
 
 def test_more_than_4096_keys_and_priors_with_bounds_are_streamed():
-    for prior, keys in ((None, 4097), (ak.Causal(), 8192), (ak.Alibi(0.5), 1024)):
+    for prior, keys in ((None, 4097), (ak.Causal(), 8192), (priors.Segments(np.arange(9)), 9)):
         task = Task(ak.DotProduct(), prior, ak.Softmax(), keys, keys, 64, 64, np.float32)
         assert loops_over_blocks(task, None) is None
 
