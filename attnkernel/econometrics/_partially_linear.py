@@ -149,7 +149,8 @@ class PartiallyLinear(DenseSmoother):
         return with_bounds_of("model", self, box)
 
     def _columns_of_model(self, dim: int) -> list[int]:
-        """Returns the columns of the smoother; `ValueError` unless all are among `dim`."""
+        """Returns the columns that are not in `linear`; `ValueError` if `linear` names one beyond
+        `dim` columns, or none is left."""
         rest = [column for column in range(dim) if column not in self.linear]
         if max(self.linear) >= dim or not rest:
             raise ValueError(

@@ -180,6 +180,7 @@ class Embedded(ByMatrix):
         """$K'$, $\\varphi(q)$ and $\\psi(k)$, with any leading batch axes."""
 
     def precomputed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
+        """K' of the embedded points, which are embedded once, and in turn precomputed."""
         kernel, q, k = self.embed(q, k)
         return kernel.precomputed(q, k)
 

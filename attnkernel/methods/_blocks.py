@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.mesh_axes import vary_alike
 from .._core.tracing import any_in_batch, is_symbolic, stop_gradients
 from ..kernels import PointBoxes
-from ..priors import KeyMask, PositionBlock, Prior
+from ..priors import KeyMask, KeyRange, PositionBlock, Prior
 from ._base import Parts, apply_prior
 
 
@@ -87,6 +87,7 @@ def fold_blocks(
 
     **Arguments:** `rows`, `columns`: blocks of queries and of keys. `numbers`: an entry per query,
     such as its shift, or several. `start`: the accumulator before any key, shape (rows, ...).
+    `parts`: kernel, prior and rule, which bound the log-weights of a pair of blocks.
     `add`: from (query block, key block, numbers, accumulator) to the next accumulator. `needs`:
     from (upper bound of the log-weights, numbers, accumulator) to whether the pair of blocks must
     be added.
@@ -157,7 +158,8 @@ def block_log_weights(
     rows, columns = row.points.shape[1], column.points.shape[1]
     i, j = row.low + jnp.arange(rows), column.low + jnp.arange(columns)
     scores = rule.scaled_scores(kernel.pairwise(row.points.T, column.points.T))
-    scores = apply_prior(scores, prior, i, j)
+    # a prior may be finite at the rows alone
+    scores = apply_prior(scores, prior, jnp.minimum(i, row.high), jnp.minimum(j, column.high))
     scores = rule.log_weights(scores, row.values[0] if len(row.values) else None)
     if is_symbolic(keys) or keys % columns:
         scores = jnp.where((j < keys)[None, :], scores, -jnp.inf)
@@ -208,8 +210,8 @@ class TabulatedPrior(Prior):
         bound = self.prior.score_upper_bound(block)
         return jnp.where(self.any_allowed[row, column], bound, -jnp.inf)
 
-    def key_range(self, first: int, last: int) -> None:
-        return None
+    def key_range(self, first: int, last: int) -> KeyRange | None:
+        return self.prior.key_range(first, last)
 
     def as_key_mask(self) -> KeyMask:
         return self.prior.as_key_mask()

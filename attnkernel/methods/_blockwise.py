@@ -119,8 +119,7 @@ class Blockwise(Method):
         queries, keys, width = q.shape[0], k.shape[0], v.shape[1]
         task = Task(kernel, prior, rule, queries, keys, q.shape[1], width, v.dtype)
         if (loops := self._loops(task)) is not None:
-            parts = kernel, prior, rule.without_sink()
-            state = sum_loops(q, k, v, parts, loops, self.precision)
+            state = sum_loops(q, k, v, (kernel, prior, rule), loops, self.precision)
             return state.with_sink(rule.log_sink())
         # the mass is the sum of the values 1
         values = jnp.concatenate([v, jnp.ones((keys, 1), v.dtype)], axis=1)
@@ -138,10 +137,13 @@ class Blockwise(Method):
     ) -> Float[Array, " queries"]:
         """The highest log-weight of each query. No rule of sparse weights."""
         task = Task(kernel, prior, rule, len(q), len(k), q.shape[1], 0, q.dtype)
-        parts = kernel, self.precomputed_prior(prior, task), rule
-        return _row_maxima(q, k, parts, self._block_sizes(task)[0])
+        sizes = self._block_sizes(task)[0]
+        parts = kernel, tabulate_blocks(prior, len(q), len(k), sizes), rule
+        return _row_maxima(q, k, parts, sizes)
 
     def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
+        if self._loops(task) is not None:
+            return prior
         sizes, unmaterialised_sizes = self._block_sizes(task)
         return tabulate_blocks(prior, task.queries, task.keys, unmaterialised_sizes or sizes)
 
@@ -256,6 +258,9 @@ def sums_at_shift(
     """Returns Σ exp(s − shift) v of each query, by checkpointed scans; arguments as in `_sums`."""
     rows, columns = split_blocks(q, thresholds, sizes[0]), split_blocks(k, values, sizes[1])
     negligible = negligible_gap(k.shape[0], values.dtype)
+    kernel, prior, rule = parts
+    # that of sums whose weights are not stored has a table of other blocks
+    parts = kernel, tabulate_blocks(prior, q.shape[0], k.shape[0], sizes), rule
 
     def needs(bound: Array, shift: Array, sums: Array) -> Array:
         return is_block_needed(bound, shift, negligible)

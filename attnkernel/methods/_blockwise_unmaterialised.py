@@ -72,11 +72,13 @@ def add_block(
     holds each of the two long computations once.
     """
     kernel, prior, rule = parts
-    size, i = column.points.shape[1], row.low + jnp.arange(row.points.shape[1])
+    size, rows = column.points.shape[1], row.points.shape[1]
+    i = jnp.minimum(row.low + jnp.arange(rows), row.high)  # a prior may be finite at rows alone
 
     def scores(key: Array, j: Array) -> Array:
         one = jax.vmap(kernel.log_pair, in_axes=(1, None))(row.points, key)[:, None]
-        one = apply_prior(rule.scaled_scores(one), prior, i, j[None])[:, 0]
+        at = jnp.minimum(j, keys - 1)[None]
+        one = apply_prior(rule.scaled_scores(one), prior, i, at)[:, 0]
         return jnp.where(j < keys, one, -jnp.inf) if keys % size else one
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

@@ -55,7 +55,8 @@ class Dense(Method):
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
         i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
-        return self.state_of_block(q, k, v, (kernel, prior, rule), i, j)
+        state = self.state_of_block(q, k, v, (kernel, prior, rule), i, j)
+        return state.with_sink(rule.log_sink())
 
     def state_of_block(
         self,
@@ -66,14 +67,9 @@ class Dense(Method):
         i: Int[Array, " queries"],
         j: Int[Array, " keys"],
     ) -> SoftmaxState:
-        """The state of queries and keys at the positions i and j."""
+        """The state of queries and keys at the positions i and j, without the sink of the rule."""
         log_weights, threshold = _log_weights(q, k, *parts, i, j)
-        rule = parts[2]
-        return (
-            SoftmaxState.from_log_weights(log_weights, v, self.precision)
-            .shifted(threshold)
-            .with_sink(rule.log_sink())
-        )
+        return SoftmaxState.from_log_weights(log_weights, v, self.precision).shifted(threshold)
 
 
 def dense_weights(

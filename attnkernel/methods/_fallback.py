@@ -70,7 +70,8 @@ def map_selected_queries(
     coordinate, so that most blocks can be skipped.
 
     **Arguments:** `of_queries`: arrays with a row for each query, the queries first. `parts`: the
-    kernel, the prior, and the rule. The prior is a `KeyMask` of `allowed` and `excludes_self`.
+    kernel, the prior, and the rule. The `KeyMask` of the prior has no factors but `allowed` and
+    `excludes_self`.
     """
     (kernel, prior, rule), q = parts, of_queries[0]
     mask = key_mask_of(prior)

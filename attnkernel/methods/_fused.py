@@ -162,7 +162,7 @@ class Fused(Method):
 
 
 def _is_capped(kernel: Kernel) -> bool:
-    """Whether it is a dot product with a cap that no program computes."""
+    """Whether it is a dot product with a cap that is a constant of the program."""
     if not isinstance(kernel, SoftCapped) or type(kernel.kernel) is not DotProduct:
         return False
     return isinstance(kernel.cap_parameter, Constant)

@@ -5,9 +5,9 @@ For this the range of keys must be known before a call (`Prior.key_range`), of a
 block is skipped and no shift is raised. Blocks that see about as many keys are one loop; those of a
 causal mask are up to 8 loops, each over as many keys as its last block sees.
 
-Streamed → so, ms, 2 cores, 8 heads of 64, float32, forward; with gradients: T = 1024, no mask
-27 → 22, 77 → 75, causal 27 → 17, 75 → 56, `Window(256, 0)` 14 → 10, 44 → 33; T = 4096, no mask
-357 → 325, 1176 → 1121, causal 273 → 203, 815 → 836, window 84 → 39, 279 → 159.
+Milliseconds of 8 heads of 64, float32, 2 cores, streamed → at once, forward; with gradients. Of
+1024 rows, no mask 27 → 22, 77 → 75, causal 27 → 15, 75 → 51, `Window(256, 0)` 14 → 10, 44 → 33; of
+4096, no mask 357 → 325, 1176 → 1121, causal 273 → 200, 815 → 740, window 84 → 39, 279 → 159.
 """
 
 import functools
@@ -24,8 +24,9 @@ from ._blocks import even_block_size, pad_rows
 from ._dense import Dense
 from ._softmax_state import SoftmaxState
 
-# Of all members of a batch in one step. No mask, with gradients: T = 1024, 256 queries 84 ms, 512
-# 75, 1024 71; T = 256, 8 heads one by one 9 ms, all 4. Causal, T = 1024: 2 heads 56, 4 heads 72.
+# As many members of a batch as have so many pairs in a block are one step. With gradients, no mask,
+# T = 1024: blocks of 256 queries 84 ms, 512 75, 1024 71; T = 256: 8 heads one by one 9 ms, all 4.
+# Causal, T = 1024: 2 heads in a step 56, 4 heads 72.
 STEP_PAIRS = 2**19
 
 
@@ -41,10 +42,10 @@ class Loop(NamedTuple):
 
 def loops_over_blocks(task: Task, size: int | None) -> list[Loop] | None:
     """Returns all queries in blocks, with the keys that each may see; None if the prior does not
-    tell, or they are more than 4096.
+    tell, or they are more than 4096, or a number of rows is symbolic.
 
     `size`: the number of queries of a block. Default: as many as have `STEP_PAIRS` with all keys,
-    256 or more; if queries see different keys, 256, or 128 if these are few.
+    256 or more; if queries see different keys, half of the most that one sees, from 128 to 256.
     """
     # T = 16384, causal, in blocks of 256 queries 3390 ms, streamed 2940
     max_keys = 4096
@@ -89,20 +90,24 @@ def _seen_keys(task: Task, blocks: list[tuple[int, int]]) -> list[range] | None:
 def sum_loops(
     q: Queries, k: Keys, v: Values, parts: Parts, loops: list[Loop], precision: str | None
 ) -> SoftmaxState:
-    """Returns the state of all keys, for every query. Derivatives recompute the blocks.
+    """Returns the state of all keys, for every query, without the sink of the rule. Derivatives
+    recompute the blocks.
 
-    `parts`: the kernel, prior and rule, which has no sink. `precision`: as of `Dense`.
+    `parts`: the kernel, prior and rule. `precision`: as of `Dense`.
     """
+    last = q.shape[0] - 1  # a prior may be finite at the rows alone
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def of_block(q: Array, k: Array, v: Array, i: Array, j: Array) -> SoftmaxState:
         # twice transposed, so that their cotangents are wide: XLA on CPU is slow with tall ones
         # (gradient of 8 heads x 2048 x 32: 413 ms instead of 244)
         wide_k, wide_v = jax.lax.optimization_barrier((k.T, v.T))
-        i, j = i + jnp.arange(q.shape[0]), j + jnp.arange(k.shape[0])
+        i, j = jnp.minimum(i + jnp.arange(q.shape[0]), last), j + jnp.arange(k.shape[0])
         return Dense(precision=precision).state_of_block(q, wide_k.T, wide_v.T, parts, i, j)
 
-    def of_loop(loop: Loop) -> SoftmaxState:
+    # again, so that for a derivative a scan over heads stores no slices of its keys
+    @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
+    def of_loop(q: Array, k: Array, v: Array, loop: Loop) -> SoftmaxState:
         first, size, starts, width = loop
         rows = pad_rows(q[first : first + size * len(starts)], size)
         rows = rows.reshape(len(starts), size, q.shape[1])
@@ -119,5 +124,5 @@ def sum_loops(
         state = jax.lax.map(of_rows, (rows, i, j))
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), state)
 
-    states = [of_loop(loop) for loop in loops]
+    states = [of_loop(q, k, v, loop) for loop in loops]
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: q.shape[0]], *states)

@@ -104,7 +104,7 @@ class SoftmaxState(eqx.Module):
 def _weights_at_maximum(
     log_weights: Float[Array, "*batch keys"],
 ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"], Float[Array, "*batch keys"]]:
-    r"""Returns m, Z and $e^{s - m}$. For derivatives m moves as log Z at a constant m does:
+    r"""Returns m, Z and $e^{s - m}$. The tangent of m is that of log Z with m held constant:
 
     $$ \dot m = \sum_i e^{s_i - m} \dot s_i / Z, \qquad
        (e^{s_i - m})^\cdot = e^{s_i - m} (\dot s_i - \dot m) $$

@@ -55,11 +55,11 @@ class Line(NamedTuple):
 def compact_sums(
     line: Line, reach: tuple[Index, Index], coefficients: tuple[float, ...], cusp: bool
 ) -> SoftmaxState:
-    """Returns the softmax state of each query for a compact kernel.
+    """Returns the softmax state of each query for a compact kernel K = p(z), z = 1 − r.
 
-    `reach`: the first key within its support, and the first key after it. `coefficients`: those
-    of p, from degree 0. `cusp`: whether the kernel is not smooth at r = 0. If so, keys equal to
-    the query weigh 1 and have no derivative but in v.
+    `reach`: the first key within its support, and the first key after it. `coefficients`: of the
+    polynomial p, from degree 0. `cusp`: whether the kernel is not smooth at r = 0. If so, keys
+    equal to the query weigh 1 and have no derivative but in v.
     """
     left, right, keys = line.below, line.upto, len(line.k)
     if not cusp:

@@ -2,6 +2,7 @@
 
 from ._base import (
     And as And,
+    KeyRange,
     Mask as Mask,
     Not as Not,
     Or as Or,

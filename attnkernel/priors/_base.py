@@ -89,11 +89,11 @@ class Prior(eqx.Module):
         return jnp.full((), jnp.inf)
 
     def key_range(self, first: int, last: int) -> KeyRange | None:
-        """(low, high), if it is known before a call that queries `first` to `last` see no key below
-        low or above high. `Blockwise` then sums over up to 4096 keys at once.
+        """The lowest and the highest key that queries `first` to `last`, both included, may see, if
+        that is known before a call; other keys are never read. Default: all, (-inf, inf).
 
-        None: not known, or `score_upper_bound` excludes many more blocks; it then streams. Default:
-        all keys, (-inf, inf); of a mask, None.
+        `Blockwise` sums over such keys at once, up to 4096. None: they are not known, as by default
+        of a mask, or `score_upper_bound` excludes many more; it then streams.
         """
         return ALL_KEYS
 

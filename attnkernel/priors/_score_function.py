@@ -99,7 +99,8 @@ class ScoreFunction(Prior):
         return jnp.array(True)
 
     def numbered(self, shape: tuple[int, ...]) -> "ScoreFunction":
-        """The score function of heads along axes of these sizes, each with its number."""
+        """The same function with `head` = 0, 1, … in an array of this shape: the h that each head
+        passes to f."""
         return eqx.tree_at(lambda prior: prior.head, self, _numbers_of_heads(shape))
 
     def comparable(self, dtype: Any) -> "ScoreFunction":

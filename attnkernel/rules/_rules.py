@@ -65,6 +65,14 @@ class Rule(eqx.Module):
     ```
     """
 
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if "log_sink" in vars(cls) and "without_sink" not in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} defines log_sink, and must define without_sink too: the same rule "
+                f"without its sink, for parts of the keys."
+            )
+
     @abc.abstractmethod
     def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         """g(s), number by number, of scores s of the kernel, such as s/τ; -inf stays -inf.

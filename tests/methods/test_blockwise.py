@@ -265,3 +265,15 @@ def test_no_keys_beside_a_prior():
     prior = ak.priors.HeldOut(np.zeros(0, bool))
     out = ak.attend(x, x[:0], x[:0], kernel=ak.Gaussian(0.3), prior=prior, method=Blockwise())
     np.testing.assert_array_equal(out, 0.0)
+
+
+def test_a_derivative_stores_no_slices_of_the_keys():
+    """Of the loops of a causal mask, whose slices are together 4.5 times the keys."""
+    x = jax.ShapeDtypeStruct((3, 2048, 8), jnp.float32)
+
+    def stored(q, k, v):
+        parts = {"kernel": ak.DotProduct(), "prior": ak.Causal(), "method": Blockwise()}
+        return jax.vjp(lambda *arrays: ak.attend(*arrays, **parts), q, k, v)[1]
+
+    sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(stored, x, x, x))]
+    assert sum(sizes) <= 8 * 3 * 2048 * 8

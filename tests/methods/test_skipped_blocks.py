@@ -22,7 +22,7 @@ from programs import temporary_bytes
 import attnkernel as ak
 from attnkernel import priors
 from attnkernel.kernels import Boxcar
-from attnkernel.methods import Blockwise, Dense
+from attnkernel.methods import Blockwise, Dense, Task
 from attnkernel.methods._blocks import tabulate_blocks
 
 # one of each formula: smooth, with a root, compact, of several columns, and a product of two
@@ -45,6 +45,65 @@ def test_far_and_near_queries_side_by_side(x64, kernels, prior_names, path, requ
     parts = kernels, prior_names, ak.Softmax(), *arrays
     methods = Blockwise(6, 7), Dense()
     assert_tables_agree(*evaluate_table(methods, *parts, derivatives=False))
+
+
+def test_tables_of_blocks_of_other_sizes(x64, force_unmaterialised):
+    """Derivatives and row maxima take smaller blocks than sums whose weights are not stored."""
+    x = np.random.default_rng(0).normal(size=(61, 2))
+    prior = priors.MaskFunction(lambda i, j: j >= 19)
+
+    @jax.jit
+    def of_methods(x):
+        parts = {"kernel": ak.Gaussian(0.3), "prior": prior}
+
+        def value(x, method):
+            return jnp.sum(ak.attend(x, x, jnp.sin(x[:, :1]), method=method, **parts) ** 2)
+
+        def maximum(method):
+            options = {"method": method, "exact_maximum": True}
+            return ak.attention.softmax_state(x, x, x[:, :1], **parts, **options).maximum
+
+        methods = Blockwise(6, 7), Dense()
+        return [(jax.grad(value)(x, method), maximum(method)) for method in methods]
+
+    assert_agree(*of_methods(x))
+
+
+class Near(priors.Prior):
+    """Defined for positions of the 13 rows alone."""
+
+    rate: jax.Array
+
+    def log_pair(self, i, j):
+        return self.rate * jnp.log(12.5 - jnp.maximum(i, j))
+
+
+def test_priors_are_asked_about_no_row_beyond_the_last(x64):
+    x = np.random.default_rng(0).normal(size=(13, 2))
+
+    @jax.jit
+    def gradients(rate, x):
+        def value(rate, x, method):
+            parts = {"kernel": ak.DotProduct(), "prior": Near(rate), "method": method}
+            return jnp.sum(ak.attend(x, x, x, **parts) ** 2)
+
+        methods = Blockwise(5), Blockwise(5, 5), Dense()
+        return [jax.grad(value, (0, 1))(rate, x, method) for method in methods]
+
+    *ours, dense = gradients(np.float64(0.7), x)
+    assert_agree(ours, [dense, dense])
+
+
+def test_a_mask_that_knows_its_keys_needs_no_table():
+    class Even(ak.Mask):
+        def allows(self, i, j):
+            return j % 2 == 0
+
+        def key_range(self, first, last):
+            return 0, last
+
+    task = Task(ak.DotProduct(), Even(), ak.Softmax(), 9, 9, 3, 3, np.float32)
+    assert Blockwise().precomputed_prior(task.prior, task) is task.prior
 
 
 def scalar(method, q, k, v, kernel, prior=None):

@@ -294,6 +294,16 @@ def test_a_log_sink_is_its_mass(x64):
     assert repr(ak.Softmax(log_sink_mass=0.4)) == shown
 
 
+def test_a_rule_with_a_sink_says_its_rule_without():
+    def define():
+        class Sunk(ak.rules.Uniform):
+            def log_sink(self):
+                return jnp.zeros(())
+
+    with pytest.raises(TypeError, match="must define without_sink too"):
+        define()
+
+
 def test_sinks_far_from_the_scores():
     """Those of -inf are none, with a gradient of 0; high ones take all weight; a query that sees
     no key has the mass of its sink."""
