@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.mesh_axes import vary_alike
 from .._core.tracing import any_in_batch, is_symbolic, stop_gradients
 from ..kernels import PointBoxes
-from ..priors import KeyMask, KeyRange, PositionBlock, Prior
+from ..priors import KeyMask, PositionBlock, Prior
 from ._base import Parts, apply_prior
 
 
@@ -210,7 +210,7 @@ class TabulatedPrior(Prior):
         bound = self.prior.score_upper_bound(block)
         return jnp.where(self.any_allowed[row, column], bound, -jnp.inf)
 
-    def key_range(self, first: int, last: int) -> KeyRange | None:
+    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
         return self.prior.key_range(first, last)
 
     def as_key_mask(self) -> KeyMask:

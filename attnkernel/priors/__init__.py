@@ -2,7 +2,6 @@
 
 from ._base import (
     And as And,
-    KeyRange,
     Mask as Mask,
     Not as Not,
     Or as Or,

@@ -18,8 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.validation import require_instance, require_shape
 from ._key_mask import KeyMask
 
-KeyRange = tuple[float, float]
-ALL_KEYS: KeyRange = (-math.inf, math.inf)
+ALL_KEYS = (-math.inf, math.inf)
 
 
 class PositionBlock(NamedTuple):
@@ -88,7 +87,7 @@ class Prior(eqx.Module):
         """
         return jnp.full((), jnp.inf)
 
-    def key_range(self, first: int, last: int) -> KeyRange | None:
+    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
         """The lowest and the highest key that queries `first` to `last`, both included, may see, if
         that is known before a call; other keys are never read. Default: all, (-inf, inf).
 
@@ -208,7 +207,7 @@ class Product(Prior):
         none = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(none, -jnp.inf, jnp.where(none, 0.0, first + second))
 
-    def key_range(self, first: int, last: int) -> KeyRange | None:
+    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
         return _intersect(*(key_range_of(part, first, last) for part in (self.first, self.second)))
 
     @property
@@ -266,7 +265,7 @@ class Mask(Prior):
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
 
-    def key_range(self, first: int, last: int) -> KeyRange | None:
+    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
         return None
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
@@ -330,7 +329,7 @@ class And(_Pair):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) & self.second.any_allowed(block)
 
-    def key_range(self, first: int, last: int) -> KeyRange | None:
+    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
         return _intersect(self.first.key_range(first, last), self.second.key_range(first, last))
 
     def as_key_mask(self) -> KeyMask:
@@ -356,7 +355,7 @@ class Or(_Pair):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) | self.second.any_allowed(block)
 
-    def key_range(self, first: int, last: int) -> KeyRange | None:
+    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
         one, other = self.first.key_range(first, last), self.second.key_range(first, last)
         if one is None or other is None:
             return None
@@ -412,14 +411,16 @@ def key_mask_of(prior: Any) -> KeyMask:
     return KeyMask(unsupported_reason=type(prior).__name__)
 
 
-def key_range_of(prior: Any, first: int, last: int) -> KeyRange | None:
+def key_range_of(prior: Any, first: int, last: int) -> tuple[float, float] | None:
     """`Prior.key_range` of a prior. No prior allows all keys; an `ak.PerHead` does not know."""
     if prior is None:
         return ALL_KEYS
     return prior.key_range(first, last) if isinstance(prior, Prior) else None
 
 
-def _intersect(first: KeyRange | None, second: KeyRange | None) -> KeyRange | None:
+def _intersect(
+    first: tuple[float, float] | None, second: tuple[float, float] | None
+) -> tuple[float, float] | None:
     """Returns the keys in both ranges; None if either is not known."""
     if first is None or second is None:
         return None

@@ -17,7 +17,7 @@ from .._core.arrays import as_real_array, is_concrete, require_finite
 from .._core.log_decay import CumulativeDecay, cumulative_decay
 from .._core.parameters import Fixed, Number, Parameter, described, fixed, natural, positive, real
 from .._core.validation import as_integer, require_bool
-from ._base import KeyRange, PositionBlock, Prior, require_entries
+from ._base import PositionBlock, Prior, require_entries
 
 
 class Alibi(Prior):
@@ -300,7 +300,7 @@ class Forget(Prior):
         bound = jnp.where(block.i_low > block.j_high, nearest, 0.0)
         return jnp.where(block.i_high < block.j_low, -jnp.inf, bound)
 
-    def key_range(self, first: int, last: int) -> KeyRange:
+    def key_range(self, first: int, last: int) -> tuple[float, float]:
         return -math.inf, last
 
     def _decay(self) -> CumulativeDecay:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.arrays import as_boolean_array
 from .._core.compilation import comparable_by_program
 from .._core.validation import require_function, require_integer
-from ._base import ALL_KEYS, KeyRange, Mask, PositionBlock, require_entries
+from ._base import ALL_KEYS, Mask, PositionBlock, require_entries
 from ._key_mask import KeyMask
 
 
@@ -36,7 +36,7 @@ class ExcludeSelf(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return i != j
 
-    def key_range(self, first: int, last: int) -> KeyRange:
+    def key_range(self, first: int, last: int) -> tuple[float, float]:
         return ALL_KEYS
 
     def as_key_mask(self) -> KeyMask:
@@ -103,7 +103,7 @@ class Causal(Mask):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return block.j_low - block.i_high <= self.offset
 
-    def key_range(self, first: int, last: int) -> KeyRange | None:
+    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
         return (-math.inf, last + self.offset) if isinstance(self.offset, int) else None
 
     def as_key_mask(self) -> KeyMask:
@@ -142,7 +142,7 @@ class Window(Mask):
             block.j_low - block.i_high <= self.right
         )
 
-    def key_range(self, first: int, last: int) -> KeyRange | None:
+    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
         known = isinstance(self.left, int) and isinstance(self.right, int)
         return (first - self.left, last + self.right) if known else None
 
@@ -178,7 +178,7 @@ class Prefix(Mask):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return (block.j_low < self.length) | (block.j_low <= block.i_high)
 
-    def key_range(self, first: int, last: int) -> KeyRange | None:
+    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
         if not isinstance(self.length, int):
             return None
         return -math.inf, max(self.length - 1, last)
@@ -250,7 +250,7 @@ class HeldOut(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return ~self.held_out[j]
 
-    def key_range(self, first: int, last: int) -> KeyRange:
+    def key_range(self, first: int, last: int) -> tuple[float, float]:
         return ALL_KEYS
 
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:

@@ -34,7 +34,7 @@ class AttentionBenchmark(Benchmark):
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"
     # right after PyTorch, whose threads wait actively, T = 256 took 2.9 ms, and repeated 1.4
-    round_seconds: ClassVar = 0.5
+    round_seconds: ClassVar = 0.1
 
     def panel(self, row: Mapping[str, Any]) -> str:
         return _work(row)
