@@ -33,7 +33,7 @@ class AttentionBenchmark(Benchmark):
     axes: ClassVar = ("length", (False, True), (work.FORWARD, work.BACKWARD))
     along: ClassVar = "length"
     x_label: ClassVar = "tokens T"
-    # right after PyTorch, whose threads wait actively, T = 256 took 2.9 ms, and repeated 1.4
+    # short calls are repeated, or they are timed with cold caches: T = 256 2.9 ms, repeated 1.4
     round_seconds: ClassVar = 0.1
 
     def panel(self, row: Mapping[str, Any]) -> str:
