@@ -210,7 +210,7 @@ class TabulatedPrior(Prior):
         bound = self.prior.score_upper_bound(block)
         return jnp.where(self.any_allowed[row, column], bound, -jnp.inf)
 
-    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
         return self.prior.key_range(first, last)
 
     def as_key_mask(self) -> KeyMask:

@@ -87,7 +87,7 @@ class Prior(eqx.Module):
         """
         return jnp.full((), jnp.inf)
 
-    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
         """The lowest and the highest key that queries `first` to `last`, both included, may see, if
         that is known before a call; other keys are never read. Default: all, (-inf, inf).
 
@@ -207,7 +207,7 @@ class Product(Prior):
         none = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(none, -jnp.inf, jnp.where(none, 0.0, first + second))
 
-    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
         return _intersect(*(key_range_of(part, first, last) for part in (self.first, self.second)))
 
     @property
@@ -265,7 +265,7 @@ class Mask(Prior):
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
 
-    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
         return None
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
@@ -329,7 +329,7 @@ class And(_Pair):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) & self.second.any_allowed(block)
 
-    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
         return _intersect(self.first.key_range(first, last), self.second.key_range(first, last))
 
     def as_key_mask(self) -> KeyMask:
@@ -355,7 +355,7 @@ class Or(_Pair):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) | self.second.any_allowed(block)
 
-    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
         one, other = self.first.key_range(first, last), self.second.key_range(first, last)
         if one is None or other is None:
             return None
@@ -411,7 +411,7 @@ def key_mask_of(prior: Any) -> KeyMask:
     return KeyMask(unsupported_reason=type(prior).__name__)
 
 
-def key_range_of(prior: Any, first: int, last: int) -> tuple[float, float] | None:
+def key_range_of(prior: Any, first: int, last: int) -> tuple[int | float, int | float] | None:
     """`Prior.key_range` of a prior. No prior allows all keys; an `ak.PerHead` does not know."""
     if prior is None:
         return ALL_KEYS
@@ -419,8 +419,8 @@ def key_range_of(prior: Any, first: int, last: int) -> tuple[float, float] | Non
 
 
 def _intersect(
-    first: tuple[float, float] | None, second: tuple[float, float] | None
-) -> tuple[float, float] | None:
+    first: tuple[int | float, int | float] | None, second: tuple[int | float, int | float] | None
+) -> tuple[int | float, int | float] | None:
     """Returns the keys in both ranges; None if either is not known."""
     if first is None or second is None:
         return None

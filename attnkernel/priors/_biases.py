@@ -300,7 +300,7 @@ class Forget(Prior):
         bound = jnp.where(block.i_low > block.j_high, nearest, 0.0)
         return jnp.where(block.i_high < block.j_low, -jnp.inf, bound)
 
-    def key_range(self, first: int, last: int) -> tuple[float, float]:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float]:
         return -math.inf, last
 
     def _decay(self) -> CumulativeDecay:

@@ -36,7 +36,7 @@ class ExcludeSelf(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return i != j
 
-    def key_range(self, first: int, last: int) -> tuple[float, float]:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float]:
         return ALL_KEYS
 
     def as_key_mask(self) -> KeyMask:
@@ -103,7 +103,7 @@ class Causal(Mask):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return block.j_low - block.i_high <= self.offset
 
-    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
         return (-math.inf, last + self.offset) if isinstance(self.offset, int) else None
 
     def as_key_mask(self) -> KeyMask:
@@ -142,7 +142,7 @@ class Window(Mask):
             block.j_low - block.i_high <= self.right
         )
 
-    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
         known = isinstance(self.left, int) and isinstance(self.right, int)
         return (first - self.left, last + self.right) if known else None
 
@@ -178,7 +178,7 @@ class Prefix(Mask):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return (block.j_low < self.length) | (block.j_low <= block.i_high)
 
-    def key_range(self, first: int, last: int) -> tuple[float, float] | None:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
         if not isinstance(self.length, int):
             return None
         return -math.inf, max(self.length - 1, last)
@@ -250,7 +250,7 @@ class HeldOut(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return ~self.held_out[j]
 
-    def key_range(self, first: int, last: int) -> tuple[float, float]:
+    def key_range(self, first: int, last: int) -> tuple[int | float, int | float]:
         return ALL_KEYS
 
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
