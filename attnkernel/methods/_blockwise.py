@@ -109,9 +109,8 @@ class Blockwise(Method):
         """Returns the loops that see all keys of a query at once; None if the sums are streamed."""
         # the maximum of a block would take a large share of the time of a cheap kernel
         is_cheap = task.kernel.is_cheap and task.dim <= 12
-        if self.block_k is not None or task.rule.entmax_exponent is not None or is_cheap:
-            return None
-        return loops_over_blocks(task, self.block_q)
+        streams = self.block_k is not None or is_cheap
+        return None if streams else loops_over_blocks(task, self.block_q)
 
     def softmax_state(
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule

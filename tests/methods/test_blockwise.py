@@ -60,12 +60,14 @@ def test_tables_of_kernels_and_priors(x64, kernels, prior_names, derivatives):
 
 
 @pytest.mark.parametrize(
-    ("prior_names", "derivatives"), [(PRIORS, False), slow(PRIORS, True)], ids=["values", "all"]
+    ("rule", "derivatives"),
+    [("sink", False), slow("sink", True), slow("trainable entmax", True)],
+    ids=["values", "derivatives", "entmax"],
 )
-def test_all_keys_at_once_in_blocks_of_queries(x64, prior_names, derivatives):
-    """Of a kernel that is not cheap, in ten blocks of at most 3 queries."""
+def test_all_keys_at_once_in_blocks_of_queries(x64, rule, derivatives):
+    """A kernel that is not cheap is summed in ten blocks of at most 3 queries."""
     assert not KERNELS["polynomial"].is_cheap
-    parts = ["polynomial"], list(prior_names), RULES["sink"], *random_arrays()
+    parts = ["polynomial"], list(PRIORS), RULES[rule], *random_arrays()
     methods = Blockwise(3), Dense()
     assert_tables_agree(*evaluate_table(methods, *parts, derivatives=derivatives))
 
@@ -85,7 +87,7 @@ def test_all_keys_at_once_in_blocks_of_queries(x64, prior_names, derivatives):
     ],
 )
 def test_share_of_pairs_that_is_read(prior, queries, share):
-    """Of all pairs, where a prior tells which keys a block of queries sees."""
+    """Blocks of queries read few pairs beyond those that the prior allows."""
     task = Task(ak.DotProduct(), prior, ak.Softmax(), queries, queries, 64, 64, np.float32)
     loops = loops_over_blocks(task, None)
     pairs = sum(loop.size * loop.width * len(loop.starts) for loop in loops)
@@ -268,7 +270,7 @@ def test_no_keys_beside_a_prior():
 
 
 def test_a_derivative_stores_no_slices_of_the_keys():
-    """Of the loops of a causal mask, whose slices are together 4.5 times the keys."""
+    """The slices that the loops of a causal mask read are together 4.5 times the keys."""
     x = jax.ShapeDtypeStruct((3, 2048, 8), jnp.float32)
 
     def stored(q, k, v):
