@@ -210,8 +210,8 @@ class TabulatedPrior(Prior):
         bound = self.prior.score_upper_bound(block)
         return jnp.where(self.any_allowed[row, column], bound, -jnp.inf)
 
-    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
-        return self.prior.key_range(first, last)
+    def key_range(self, first: int, last: int, keys: int) -> range | None:
+        return self.prior.key_range(first, last, keys)
 
     def as_key_mask(self) -> KeyMask:
         return self.prior.as_key_mask()

@@ -80,11 +80,13 @@ def loops_over_blocks(task: Task, size: int | None) -> list[Loop] | None:
 def _seen_keys(task: Task, blocks: list[tuple[int, int]]) -> list[range] | None:
     """Returns the keys that the queries of each block, (first, last), may see, at least one; None
     if the prior does not tell."""
-    ranges = [key_range_of(task.prior, *block) for block in blocks]
-    known = [(max(pair[0], 0), min(pair[1], task.keys - 1)) for pair in ranges if pair]
-    if len(known) < len(ranges):
-        return None
-    return [range(int(low), int(high) + 1) if low <= high else range(1) for low, high in known]
+    ranges = [key_range_of(task.prior, *block, task.keys) for block in blocks]
+    known = [
+        range(task.keys)[max(keys.start, 0) : max(keys.stop, 0)]
+        for keys in ranges
+        if keys is not None
+    ]
+    return [keys or range(1) for keys in known] if len(known) == len(ranges) else None
 
 
 def sum_loops(

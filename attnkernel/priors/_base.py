@@ -7,7 +7,6 @@ in one call; `AtPositions` puts any prior at other positions.
 """
 
 import abc
-import math
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -17,8 +16,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.validation import require_instance, require_shape
 from ._key_mask import KeyMask
-
-ALL_KEYS = (-math.inf, math.inf)
 
 
 class PositionBlock(NamedTuple):
@@ -87,14 +84,14 @@ class Prior(eqx.Module):
         """
         return jnp.full((), jnp.inf)
 
-    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
-        """The lowest and the highest key that queries `first` to `last`, both included, may see, if
-        that is known before a call; other keys are never read. Default: all, (-inf, inf).
+    def key_range(self, first: int, last: int, keys: int) -> range | None:
+        """The keys that queries `first` to `last`, both included, may see, if they are known before
+        a call; others of the `keys` are never read. Beyond 0 or `keys` it is cut. Default: all.
 
         `Blockwise` sums over such keys at once, up to 4096. None: they are not known, as by default
         of a mask, or `score_upper_bound` excludes many more; it then streams.
         """
-        return ALL_KEYS
+        return range(keys)
 
     def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         """False only if the pair has no weight, whatever its score: by default if log π is -inf."""
@@ -207,8 +204,10 @@ class Product(Prior):
         none = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(none, -jnp.inf, jnp.where(none, 0.0, first + second))
 
-    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
-        return _intersect(*(key_range_of(part, first, last) for part in (self.first, self.second)))
+    def key_range(self, first: int, last: int, keys: int) -> range | None:
+        return _intersect(
+            *(key_range_of(part, first, last, keys) for part in (self.first, self.second))
+        )
 
     @property
     def needs_block_table(self) -> bool:  # type: ignore[override]
@@ -265,7 +264,7 @@ class Mask(Prior):
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
 
-    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
+    def key_range(self, first: int, last: int, keys: int) -> range | None:
         return None
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
@@ -329,8 +328,10 @@ class And(_Pair):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) & self.second.any_allowed(block)
 
-    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
-        return _intersect(self.first.key_range(first, last), self.second.key_range(first, last))
+    def key_range(self, first: int, last: int, keys: int) -> range | None:
+        return _intersect(
+            self.first.key_range(first, last, keys), self.second.key_range(first, last, keys)
+        )
 
     def as_key_mask(self) -> KeyMask:
         return self.first.as_key_mask().intersect(self.second.as_key_mask())
@@ -355,11 +356,14 @@ class Or(_Pair):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) | self.second.any_allowed(block)
 
-    def key_range(self, first: int, last: int) -> tuple[int | float, int | float] | None:
-        one, other = self.first.key_range(first, last), self.second.key_range(first, last)
+    def key_range(self, first: int, last: int, keys: int) -> range | None:
+        one, other = (
+            self.first.key_range(first, last, keys),
+            self.second.key_range(first, last, keys),
+        )
         if one is None or other is None:
             return None
-        return min(one[0], other[0]), max(one[1], other[1])
+        return range(min(one.start, other.start), max(one.stop, other.stop))
 
 
 class Not(Mask):
@@ -411,20 +415,18 @@ def key_mask_of(prior: Any) -> KeyMask:
     return KeyMask(unsupported_reason=type(prior).__name__)
 
 
-def key_range_of(prior: Any, first: int, last: int) -> tuple[int | float, int | float] | None:
+def key_range_of(prior: Any, first: int, last: int, keys: int) -> range | None:
     """`Prior.key_range` of a prior. No prior allows all keys; an `ak.PerHead` does not know."""
     if prior is None:
-        return ALL_KEYS
-    return prior.key_range(first, last) if isinstance(prior, Prior) else None
+        return range(keys)
+    return prior.key_range(first, last, keys) if isinstance(prior, Prior) else None
 
 
-def _intersect(
-    first: tuple[int | float, int | float] | None, second: tuple[int | float, int | float] | None
-) -> tuple[int | float, int | float] | None:
+def _intersect(first: range | None, second: range | None) -> range | None:
     """Returns the keys in both ranges; None if either is not known."""
     if first is None or second is None:
         return None
-    return max(first[0], second[0]), min(first[1], second[1])
+    return range(max(first.start, second.start), min(first.stop, second.stop))
 
 
 def require_entries(name: str, array: Array, shape: tuple[int, ...]) -> None:

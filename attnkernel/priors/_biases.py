@@ -3,7 +3,6 @@ r"""Biases: priors that are neither 0 nor 1, of the distance i − j, of gates o
 What such a bias adds to a score is log π. It is not divided by the temperature of the rule.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 import equinox as eqx
@@ -300,8 +299,8 @@ class Forget(Prior):
         bound = jnp.where(block.i_low > block.j_high, nearest, 0.0)
         return jnp.where(block.i_high < block.j_low, -jnp.inf, bound)
 
-    def key_range(self, first: int, last: int) -> tuple[int | float, int | float]:
-        return -math.inf, last
+    def key_range(self, first: int, last: int, keys: int) -> range:
+        return range(last + 1)
 
     def _decay(self) -> CumulativeDecay:
         """Returns the cumulative sums of the logarithms."""

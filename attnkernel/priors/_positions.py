@@ -98,7 +98,7 @@ class AtPositions(_WithPositions):
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return self.prior.score_upper_bound(self.ranges(block))
 
-    def key_range(self, first: int, last: int) -> None:
+    def key_range(self, first: int, last: int, keys: int) -> None:
         return None
 
 
