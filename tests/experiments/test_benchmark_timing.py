@@ -1,6 +1,7 @@
 """The driver of benchmarks: comparison of arrays, timing, extrapolation, memory, targets; the
 benchmark of first calls: what it measures in fresh processes, and how it is tabulated."""
 
+import functools
 import shutil
 import sys
 from pathlib import Path
@@ -113,9 +114,11 @@ def test_memory_of_a_program_is_known_before_it_runs():
 @pytest.mark.slow
 @pytest.mark.cli
 def test_memory_of_one_call():
+    ones = ("float32", functools.partial, np.ones, 2**23)
+    grown, result = in_fresh_process(growth_of_memory, *ones)
+    # the system counts pages core by core: a total is some hundred pages early or late
+    assert (abs(grown - 2**26) < 2**22, result.nbytes) == (True, 2**26)
     sizes, call = (2, 19, 5, 0), attention_contenders.one_call
-    grown, _ = growth_of_memory("float32", call, "attnkernel", True, "forward", sizes, 2**30)
-    assert grown >= 0
     with pytest.raises(Unavailable, match="needs "):
         growth_of_memory("float32", call, "jax.nn", False, "forward", sizes, 1)
 
