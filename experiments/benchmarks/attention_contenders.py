@@ -40,7 +40,7 @@ def equinox_core(q: Heads, k: Heads, v: Heads, causal: bool) -> Heads:
     for name in ("query_proj", "key_proj", "value_proj", "output_proj"):
         module = eqx.tree_at(operator.attrgetter(name), module, eqx.nn.Identity())
     mask = jnp.tril(jnp.ones((tokens, tokens), bool)) if causal else None
-    q, k, v = (a.swapaxes(0, 1).reshape(tokens, heads * dim) for a in (q, k, v))
+    q, k, v = (a.swapaxes(0, 1).reshape(-1, heads * dim) for a in (q, k, v))
     return module(q, k, v, mask=mask).reshape(tokens, heads, dim).swapaxes(0, 1)
 
 

@@ -5,6 +5,7 @@ import types
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from least_squares import local_polynomial
@@ -95,6 +96,16 @@ def test_contenders_of_attention_agree(bench):
         assert_agree(row, "attnkernel", "jax.nn", "Equinox")
     by_name = {row["target"]: row for row in found["targets"]}
     assert by_name["times as fast as jax.nn, T = 4096"]["reached"] is None
+
+
+def test_errors_of_attention_are_those_of_rounding(bench):
+    found = bench("bench_accuracy", "length=[19]", "queries=5", "heads=2", "dim=3").summary
+    for row, precision in zip(found["table"], ("float32", "bfloat16"), strict=True):
+        assert (row["keys"], row["precision"]) == (19, precision)
+        assert set(row["rms"]) == set(attention_contenders.JAX_CONTENDERS)
+        unit = jnp.finfo(precision).eps
+        for name, largest in row["largest"].items():
+            assert 0.01 * unit < row["rms"][name] <= largest < 10 * unit
 
 
 def test_targets_of_attention_compare_long_and_short_sequences():
