@@ -41,7 +41,7 @@ from .attention import (
     PerHead as PerHead,
     attend as attend,
     attention_weights as attention_weights,
-    select_method as select_method,
+    votes as votes,
 )
 from .families import Binomial as Binomial, Gamma as Gamma, Poisson as Poisson
 from .fitting import (

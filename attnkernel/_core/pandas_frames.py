@@ -202,6 +202,38 @@ def join_columns(query: QueryFrame | None, x: Any, found: dict[str, np.ndarray])
     return frame.assign(**found)
 
 
+def rows_to_frame(
+    queries: Any,
+    rows: Any,
+    weights: Any,
+    inputs: tuple[Any, Names | None, Categories | None],
+    labels: tuple[Any, Hashable],
+) -> Any:
+    """Returns the rows of each query with their inputs, labels and weights, by query and row.
+
+    **Arguments:** `queries`: the index of the frame of queries. `rows`, `weights`: shape (m, k).
+    `inputs`: x, with the names and categories of its columns. `labels`: y and its name.
+    """
+    import pandas  # noqa: PLC0415  imported already by who gave a frame
+
+    (x, names, categories), (y, y_name) = inputs, labels
+    chosen = np.asarray(rows).ravel()
+    of_rows = np.asarray(x, float)[chosen]
+    columns = []
+    for i, name in enumerate(display_names(names, of_rows.shape[1])):
+        levels = categories and categories[i]
+        cells = of_rows[:, i]
+        columns.append((name, np.array(levels, object)[cells.astype(int)] if levels else cells))
+    for i, cells in enumerate(np.asarray(y, float)[chosen].reshape(len(chosen), -1).T):
+        columns.append((y_name[i] if isinstance(y_name, tuple) else y_name or "label", cells))
+    columns.append(("weight", np.asarray(weights, float).ravel()))
+    at = [queries.repeat(np.shape(rows)[1]), chosen]
+    index = pandas.MultiIndex.from_arrays(at, names=["query", "row"])
+    # a list of columns, as a name may come twice
+    frame = pandas.concat([pandas.Series(cells, index) for _, cells in columns], axis=1)
+    return frame.set_axis([name for name, _ in columns], axis=1)
+
+
 def column_number(argument: str, column: Any, dim: int, names: Sequence[Hashable] | None) -> int:
     """Returns the number of a column that is given by number or name; `ValueError`, with the name
     of the argument, where there is no such column."""

@@ -5,6 +5,7 @@ from ._attend import (
     attend as attend,
     attention_weights as attention_weights,
     softmax_state as softmax_state,
+    votes as votes,
     zero_nonfinite_queries,
 )
 from ._auto import Auto as Auto, Selection as Selection, select_method as select_method

@@ -16,10 +16,18 @@ from jaxtyping import Array, Bool, Float
 from .._core.arrays import require_finite
 from .._core.hints import explained
 from .._core.mesh_axes import vary_alike
-from .._core.tracing import stop_gradients
-from .._core.validation import require_bool, require_instance
+from .._core.tracing import is_symbolic, stop_gradients
+from .._core.validation import as_integer, require_bool, require_instance
 from ..kernels import Kernel
-from ..methods import Blockwise, Dense, Method, SoftmaxState, dense_weights
+from ..methods import (
+    Blockwise,
+    Dense,
+    Method,
+    SoftmaxState,
+    Votes,
+    dense_weights,
+    votes_of_member,
+)
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._arguments import check_arguments, task_of
@@ -128,6 +136,53 @@ def attention_weights(
     """
     dtype, (_, _, parts), (*points, _) = _check_call(q, k, k, kernel, prior, rule, Dense())
     return jit_if_pure(_weights_over_batch, (parts,), *points).astype(dtype)
+
+
+@explained
+def votes(
+    q: ArrayLike,
+    k: ArrayLike,
+    *,
+    kernel: Kernel | PerHead,
+    prior: Prior | PerHead | None = None,
+    rule: Rule | PerHead = Softmax(),
+    k_largest: int = 10,
+) -> Votes:
+    r"""The k largest weights of each query with their keys, and how many keys share its weight.
+
+    $$ a_{ij} = \frac{w_{ij}}{\varepsilon + \sum_l w_{il}}, \qquad
+       b_{ij} = \frac{w_{ij}}{\sum_l w_{il}}, \qquad
+       n_i = \frac{1}{\sum_j b_{ij}^2}, \qquad H_i = -\sum_j b_{ij} \log b_{ij} $$
+
+    A prediction $\sum_j a_{ij} v_j$ is a vote of labels, or of tokens. The weights are those of
+    `attention_weights`, whose matrix is not stored: blocks of queries meet all keys that they may
+    see. All numbers are differentiable; $n_i$ and $H_i$ serve as penalties. The mass ε of a sink is
+    part of $a_{ij}$ alone.
+
+    **Arguments:** as for `attend`, and
+
+    - `k_largest`: k, at least 1. Of fewer keys all are named.
+
+    **Returns:** an `ak.methods.Votes`, with the axes (*batch, queries) and dtype of `attend`; NaN
+    for a query that is not finite.
+
+    **Raises:** `ValueError` as `attend`; if k is no positive whole number; and for symbolic
+    numbers of rows.
+
+    ```python
+    x = jnp.linspace(0.0, 1.0, 101)[:, None]
+    found = ak.votes(x[:3], x, kernel=ak.Gaussian(0.02), k_largest=4)
+    assert found.indices[0].tolist() == [0, 1, 2, 3]
+    assert found.effective_number[0] < 6
+    ```
+    """
+    count = as_integer("k_largest", k_largest, 1)
+    dtype, (_, _, parts), (*points, _) = _check_call(q, k, k, kernel, prior, rule, Dense())
+    if is_symbolic(*(size for array in points for size in array.shape[-2:])):
+        raise ValueError("The numbers of rows of q and k must be known; got symbolic ones.")
+    count = min(count, points[1].shape[-2])
+    found = jit_if_pure(_votes_over_batch, (count, parts), *points)
+    return _cast_floating_arrays(found, dtype)
 
 
 def softmax_state(
@@ -262,6 +317,31 @@ def _weights_over_batch(
         return jnp.where(valid[:, None], weights, jnp.nan)
 
     return map_batch(of_member, None, parts, q, k)
+
+
+def _votes_over_batch(
+    count: int,
+    parts: KernelPriorRule,
+    q: Float[Array, "*#batch queries dim_q"],
+    k: Float[Array, "*#batch keys dim_k"],
+) -> Votes:
+    """Returns the votes along all batch axes; NaN for a query that is not finite."""
+
+    def of_member(parts: KernelPriorRule, q: Array, k: Array) -> Votes:
+        kernel, prior, rule = parts
+        kernel, q, k = kernel.precomputed(q, k)
+        q, valid = zero_nonfinite_queries(q)
+        found = votes_of_member(q, k, kernel, prior, rule, count)
+        return jax.tree.map(
+            lambda leaf: (
+                leaf
+                if jnp.issubdtype(leaf.dtype, jnp.integer)
+                else jnp.where(valid.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.nan)
+            ),
+            found,
+        )
+
+    return map_batch(of_member, 1, parts, q, k)
 
 
 def zero_nonfinite_queries(

@@ -44,7 +44,7 @@ class Auto(Method):
 
     ```python
     >>> x = jax.ShapeDtypeStruct((5000, 1), jnp.float32)
-    >>> ak.select_method(x, x, x, kernel=ak.Laplace(0.3)).method
+    >>> ak.attention.select_method(x, x, x, kernel=ak.Laplace(0.3)).method
     Sorted()
 
     ```
@@ -65,7 +65,7 @@ class Selection(NamedTuple):
 
     ```python
     >>> x = jax.ShapeDtypeStruct((5000, 1), jnp.float32)
-    >>> [name for name, _ in ak.select_method(x, x, x, kernel=ak.Laplace(0.3)).skipped]
+    >>> [name for name, _ in ak.attention.select_method(x, x, x, kernel=ak.Laplace(0.3)).skipped]
     ['Dense']
 
     ```
@@ -100,8 +100,8 @@ def select_method(
 
     ```python
     x = jax.ShapeDtypeStruct((2000, 1), jnp.float32)
-    print(ak.select_method(x, x, x, kernel=ak.Epanechnikov(0.3)))
-    assert ak.select_method(x, x, x, kernel=ak.Epanechnikov(0.3)).method == ak.methods.Sorted()
+    found = ak.attention.select_method(x, x, x, kernel=ak.Epanechnikov(0.3))
+    assert found.method == ak.methods.Sorted()
     ```
     """
     degree = 2 * as_order(order)

@@ -14,9 +14,17 @@ from jaxtyping import Array, Float
 
 from .._core import hints
 from .._core.arrays import as_points, as_real_array, index_on_host, is_concrete, require_finite
-from .._core.pandas_frames import Categories, Names, as_pandas, is_frame, query_to_numbers
+from .._core.pandas_frames import (
+    Categories,
+    Names,
+    as_pandas,
+    is_frame,
+    query_to_numbers,
+    rows_to_frame,
+)
 from .._core.rows import Rows, require_category_codes
-from ..models import Smoother
+from .._core.validation import as_integer
+from ..models import LinearSmoother, Smoother, votes_of_predictions
 from ..objectives import Objective, Sample, at_distinct_inputs
 from ._chunks import History
 from ._fit_warnings import (
@@ -82,6 +90,33 @@ class Fit(eqx.Module):
         at = self.inputs(x_new) if is_frame(x_new) else x_new
         out = self.model(at, self.x, self.y, **self.objective.weight_kwargs())
         return jax.tree.map(lambda part: as_pandas(part, x_new, self.y_name), out)
+
+    def votes(self, x_new: Any, k_largest: int = 10) -> Any:
+        r"""Returns the rows whose labels weigh most in the predictions at new inputs.
+
+        $$ \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j $$
+
+        An `ak.methods.Votes` of the $L_j$, m queries by `k_largest` rows of `fit.x`; for a frame, a
+        `DataFrame` with the inputs, the label and the weight of each, by query and row. Order 0 has
+        them as `ak.votes`; other linear smoothers in O(m n) memory, where they may be negative.
+
+        **Raises:** `ValueError` for a model that is not linear in its labels, and as the call.
+        """
+        if self.loss.ndim:
+            raise ValueError(
+                "This is a batch of fits: ask one of them, fit.member(i).votes(x_new)."
+            )
+        if not isinstance(self.model, LinearSmoother):
+            raise ValueError(
+                f"Only predictions that are linear in the labels are votes of them; got "
+                f"{type(self.model).__name__}."
+            )
+        count = as_integer("k_largest", k_largest, 1)
+        found = votes_of_predictions(self.model, self.inputs(x_new), self.rows, count)
+        if not is_frame(x_new):
+            return found
+        labelled = (self.x, self.x_names, self.x_categories), (self.y, self.y_name)
+        return rows_to_frame(x_new.index, found.indices, found.weights, *labelled)
 
     def inputs(self, x_new: ArrayLike | Any) -> Float[Array, "m dim"]:
         """Returns new inputs as numbers: the columns of a frame, categories as their codes.

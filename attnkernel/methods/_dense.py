@@ -86,8 +86,17 @@ def dense_weights(
 
     ```
     """
-    i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
-    log_weights, _ = _log_weights(q, k, kernel, prior, rule, i, j)
+    return weights_of_block(
+        q, k, (kernel, prior, rule), jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
+    )
+
+
+def weights_of_block(
+    q: Queries, k: Keys, parts: Parts, i: Int[Array, " queries"], j: Int[Array, " keys"]
+) -> Float[Array, "queries keys"]:
+    """Returns the weights of queries and of all keys that they see, at the positions i and j."""
+    rule = parts[2]
+    log_weights, _ = _log_weights(q, k, *parts, i, j)
     state = SoftmaxState.from_log_weights(log_weights, jnp.zeros((k.shape[0], 0), q.dtype))
     log_mass = state.with_sink(rule.log_sink()).log_mass[:, None]
     some = ~jnp.isneginf(log_weights)

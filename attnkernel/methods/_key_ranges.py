@@ -11,7 +11,8 @@ Milliseconds of 8 heads of 64, float32, 2 cores, streamed → at once, forward; 
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,15 +41,14 @@ class Loop(NamedTuple):
     width: int
 
 
-def loops_over_blocks(task: Task, size: int | None) -> list[Loop] | None:
+def loops_over_blocks(task: Task, size: int | None, max_keys: int = 4096) -> list[Loop] | None:
     """Returns all queries in blocks, with the keys that each may see; None if the prior does not
-    tell, or they are more than 4096, or a number of rows is symbolic.
+    tell, or they are more than `max_keys`, or a number of rows is symbolic.
 
     `size`: the number of queries of a block. Default: as many as have `STEP_PAIRS` with all keys,
     256 or more; if queries see different keys, half of the most that one sees, from 128 to 256.
+    `max_keys`: T = 16384, causal, in blocks of 256 queries takes 3390 ms, streamed 2940.
     """
-    # T = 16384, causal, in blocks of 256 queries 3390 ms, streamed 2940
-    max_keys = 4096
     # a causal mask then reads 9/16 of all pairs; the gradient compiles 1 s for each loop
     max_loops = 8
     if is_symbolic(task.queries, task.keys):
@@ -97,34 +97,53 @@ def sum_loops(
 
     `parts`: the kernel, prior and rule. `precision`: as of `Dense`.
     """
+
+    def state(q: Array, columns: list[Array], i: Array, j: Array) -> SoftmaxState:
+        k, v = columns
+        return Dense(precision=precision).state_of_block(q, k, v, parts, i, j)
+
+    return map_loops(state, q, [k, v], loops)
+
+
+def map_loops(
+    function: Callable[[Queries, list[Array], Array, Array], Any],
+    q: Queries,
+    columns: list[Array],
+    loops: list[Loop],
+) -> Any:
+    """Returns `function(q, columns, i, j)` of every query, in blocks of queries with the rows of
+    the columns that they may see. Derivatives recompute the blocks.
+
+    `columns`: arrays with a row of each key. `i`, `j`: the positions of queries and of keys.
+    """
     last = q.shape[0] - 1  # a prior may be finite at the rows alone
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def of_block(q: Array, k: Array, v: Array, i: Array, j: Array) -> SoftmaxState:
+    def of_block(q: Array, columns: list[Array], i: Array, j: Array) -> Any:
         # twice transposed, so that their cotangents are wide: XLA on CPU is slow with tall ones
         # (gradient of 8 heads x 2048 x 32: 413 ms instead of 244)
-        wide_k, wide_v = jax.lax.optimization_barrier((k.T, v.T))
-        i, j = jnp.minimum(i + jnp.arange(q.shape[0]), last), j + jnp.arange(k.shape[0])
-        return Dense(precision=precision).state_of_block(q, wide_k.T, wide_v.T, parts, i, j)
+        wide = jax.lax.optimization_barrier([array.T for array in columns])
+        i, j = jnp.minimum(i + jnp.arange(q.shape[0]), last), j + jnp.arange(len(columns[0]))
+        return function(q, [array.T for array in wide], i, j)
 
     # again, so that for a derivative a scan over heads stores no slices of its keys
-    @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
-    def of_loop(q: Array, k: Array, v: Array, loop: Loop) -> SoftmaxState:
+    @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=2)
+    def of_loop(q: Array, columns: list[Array], loop: Loop) -> Any:
         first, size, starts, width = loop
         rows = pad_rows(q[first : first + size * len(starts)], size)
         rows = rows.reshape(len(starts), size, q.shape[1])
-        keys, values = k[starts[0] : starts[0] + width], v[starts[0] : starts[0] + width]
+        shared = [array[starts[0] : starts[0] + width] for array in columns]
 
-        def of_rows(block: tuple[Array, Array, Array]) -> SoftmaxState:
+        def of_rows(block: tuple[Array, Array, Array]) -> Any:
             rows, i, j = block
             if len(set(starts)) == 1:
-                return of_block(rows, keys, values, i, j)
-            own = [jax.lax.dynamic_slice_in_dim(array, j, width) for array in (k, v)]
-            return of_block(rows, *own, i, j)
+                return of_block(rows, shared, i, j)
+            own = [jax.lax.dynamic_slice_in_dim(array, j, width) for array in columns]
+            return of_block(rows, own, i, j)
 
         i, j = first + size * jnp.arange(len(starts)), jnp.array(starts)
-        state = jax.lax.map(of_rows, (rows, i, j))
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), state)
+        found = jax.lax.map(of_rows, (rows, i, j))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
-    states = [of_loop(q, k, v, loop) for loop in loops]
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: q.shape[0]], *states)
+    found = [of_loop(q, columns, loop) for loop in loops]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[: q.shape[0]], *found)

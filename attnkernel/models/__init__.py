@@ -15,6 +15,7 @@ from ._linear_smoother import (
     DenseSmoother,
     Estimate as Estimate,
     LinearSmoother as LinearSmoother,
+    votes_of_predictions,
 )
 from ._local_likelihood import LocalLikelihood as LocalLikelihood
 from ._local_quantile import LocalQuantile as LocalQuantile

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import as_points, as_real_array, precise_matmul
 from .._core.rows import Labels, NewInputs, Predictions, Rows
+from ..methods import Votes
 from ..priors import ExcludeSelf, Prior, key_mask_of
 from ._smoother import Smoother, hide_rows, on_padded_rows
 
@@ -49,6 +50,7 @@ class Estimate(eqx.Module):
     - `value`: $\hat f(x)$, in the shape of the labels: (m,) or (m, out).
     - `support`: a `DataSupport`.
     - `weights`: $L_j(x)$, shape (m, n); 0 where no label has weight, NaN there in a derivative.
+    - `votes(count)`: the largest weights and their rows, as `ak.votes`.
     - `variance_of(variance)`: $\sum_j L_j(x)^2 \sigma_j^2$ of independent labels.
     - `leverage`: $L_{ii}$, shape (n,), and `loo_residuals`: $y_i - \hat f_{-i}(x_i)$, in the shape
       of the labels; of an estimate at the rows themselves (`x_new=None`) alone. `loo_empty`:
@@ -74,6 +76,10 @@ class Estimate(eqx.Module):
     @abc.abstractmethod
     def weights(self) -> Float[Array, "m n"]:
         """$L_j(x)$; 0 where no label has weight."""
+
+    def votes(self, count: int) -> Votes:
+        """The `count` largest weights of each input, with their rows."""
+        return Votes.from_weights(self.weights, min(count, len(self.rows.x)))
 
     @property
     def leverage(self) -> Float[Array, " n"]:
@@ -282,3 +288,9 @@ def _apply(weights: Float[Array, "m n"], rows: Rows) -> Predictions:
     centre = jnp.mean(rows.y, axis=0, keepdims=True)
     out = centre + precise_matmul(weights, rows.y - centre)
     return rows.shaped(jnp.where(jnp.any(weights != 0, axis=1, keepdims=True), out, jnp.nan))
+
+
+@eqx.filter_jit
+def votes_of_predictions(model: LinearSmoother, at: Array, rows: Rows, count: int) -> Votes:
+    """Returns the `count` largest weights of each prediction, and their rows, as one program."""
+    return model.estimate(at, rows).votes(count)

@@ -20,7 +20,7 @@ from .._core.arrays import AnyArray
 from .._core.hints import explained
 from .._core.rows import NewInputs, Predictions, Rows
 from .._core.validation import as_integer_tuple, require_instance
-from ..attention import Auto, attention_weights
+from ..attention import Auto, attention_weights, votes
 from ..kernels import checked_log_pair, rescaled
 from ..local import (
     LocalFit,
@@ -30,7 +30,7 @@ from ..local import (
     factorial,
     local_polynomial,
 )
-from ..methods import Blockwise, Dense, Method
+from ..methods import Blockwise, Dense, Method, Votes
 from ..priors import ExcludeSelf, Prior
 from ..rules import Softmax
 from ._linear_smoother import DataSupport, Estimate, LinearSmoother
@@ -178,6 +178,13 @@ class PolynomialEstimate(Estimate):
             parts = {"kernel": self.model.kernel, "prior": self.prior, "rule": self.model.rule}
             return attention_weights(self.q, k, **parts)
         return self.model.fitted(self.q, k, jnp.eye(len(k), dtype=k.dtype), self.prior)[0]
+
+    def votes(self, count: int) -> Votes:
+        """The largest weights with their rows; of order 0 without the matrix of weights."""
+        if self.model.order:
+            return super().votes(count)
+        parts = {"kernel": self.model.kernel, "prior": self.prior, "rule": self.model.rule}
+        return votes(self.q, self.rows.x, **parts, k_largest=count)
 
     @property
     def leverage(self) -> Float[Array, " n"]:

@@ -14,10 +14,18 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._core.arrays import as_float_dtype, wider_dtype
 from .._core.hints import explained
 from .._core.validation import is_real_number, require_function, require_instance, require_key
-from ..attention import Auto, PerHead, as_order, attention_weights, require_parts, task_of
+from ..attention import (
+    Auto,
+    PerHead,
+    as_order,
+    attention_weights,
+    require_parts,
+    task_of,
+    votes,
+)
 from ..kernels import DotProduct, Features, Kernel
 from ..local import Polynomial, local_polynomial
-from ..methods import Linear, LinearState, Method, advance
+from ..methods import Linear, LinearState, Method, Votes, advance
 from ..priors import AtPositions, Causal, Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._cache import KVCache, RecurrentCache
@@ -234,10 +242,22 @@ class MultiheadAttention(HeadsLayer):
         prior: Prior | PerHead | None = None,
     ) -> Float[Array, "heads queries keys"]:
         """The weights of each head: an array of all pairs."""
-        key_ = as_sequence("key_", key_, self.key_size)
-        values = jnp.zeros((key_.shape[0], self.value_size), key_.dtype)
-        q, k, _, prior = self._read(query, key_, values, mask, prior)
-        return self._weights(q, k, prior)
+        return self._weights(*self._read_keys(query, key_, mask, prior))
+
+    def votes(
+        self,
+        query: Float[Array, "queries query_size"],
+        key_: Float[Array, "keys key_size"],
+        mask: ArrayLike | None = None,
+        *,
+        prior: Prior | PerHead | None = None,
+        k_largest: int = 10,
+    ) -> Votes:
+        """The largest weights of each head, (heads, queries, k), and their keys: see `ak.votes`."""
+        q, k, prior = self._read_keys(query, key_, mask, prior)
+        heads, parts = self._grouped((q, k), prior)
+        found = votes(*heads, **parts, k_largest=k_largest)
+        return jax.tree.map(lambda of: of.reshape(self.num_heads, *of.shape[2:]), found)
 
     def cache(self, capacity: int, **options: Any) -> KVCache:
         """An empty cache for `step`; `options` as in `KVCache`."""
@@ -314,6 +334,15 @@ class MultiheadAttention(HeadsLayer):
             own = AtPositions(own, at, key_at)
         mask_prior = mask_as_prior(mask, self.num_heads, q.shape[0], k.shape[0])
         return q, k, v, multiply_priors(own, prior, mask_prior)
+
+    def _read_keys(
+        self, query: Array, key_: Array, mask: Any, prior: Any
+    ) -> tuple[Heads, Heads, Any]:
+        """Returns the heads of queries and keys, and the prior, of a call without values."""
+        key_ = as_sequence("key_", key_, self.key_size)
+        values = jnp.zeros((key_.shape[0], self.value_size), key_.dtype)
+        q, k, _, prior = self._read(query, key_, values, mask, prior)
+        return q, k, prior
 
     def _attend(
         self, q: Heads, k: Heads, v: Heads, prior: Any

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.arrays import require_finite
 from .._core.validation import as_integer, require_bool, require_key
-from ..attention import Auto, attend, attention_weights, require_parts
+from ..attention import Auto, attend, attention_weights, require_parts, votes
 from ..kernels import DotProduct, Kernel
-from ..methods import Method
+from ..methods import Method, Votes
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._inputs import as_sequence, multiply_priors, size_or
@@ -86,6 +86,13 @@ class SelfAttention(eqx.Module):
         """The weights $a_{ij}$."""
         q, k, _, parts = self._read(x, prior)
         return attention_weights(q, k, **parts)
+
+    def votes(
+        self, x: Float[Array, "rows size"], *, prior: Prior | None = None, k_largest: int = 10
+    ) -> Votes:
+        """The largest weights of each row, and their rows: see `ak.votes`."""
+        q, k, _, parts = self._read(x, prior)
+        return votes(q, k, **parts, k_largest=k_largest)
 
     def _read(self, x: Array, prior: Prior | None) -> tuple[Array, Array, Array, dict[str, Any]]:
         """Returns queries, keys, values, and the arguments of `attend` that weights depend on."""

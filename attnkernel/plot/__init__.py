@@ -8,6 +8,7 @@ from ._data import data as data, points as points
 from ._diagnostics import (
     effective_count as effective_count,
     residuals as residuals,
+    votes as votes,
     weights as weights,
 )
 from ._fit import band as band, discontinuity as discontinuity, fit as fit

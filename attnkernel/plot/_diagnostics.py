@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.typing import ArrayLike
 from matplotlib.axes import Axes
 
 from .._core.arrays import as_real_array, require_finite
+from .._core.pandas_frames import column_number, is_frame
 from ..fitting import Fit
 from ..inference import effective_count as count_labels, noise_variance
 from ..models import LinearSmoother
@@ -210,4 +212,68 @@ def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | Non
     ax.axhline(0.0, color=ink(), linewidth=0.8, zorder=1)
     legend(ax, "weights at")
     ax.set(xlabel=x_label(result), ylabel="weight $L_j(q)$ of a label")
+    return ax
+
+
+def votes(
+    result: Fit,
+    query: ArrayLike | Any,
+    *,
+    column: int | str = 0,
+    k_largest: int = 10,
+    ax: Axes | None = None,
+) -> Axes:
+    r"""The labels from which one prediction comes, over one column of the inputs.
+
+    $$ \hat f(q) = \sum_{j=1}^{n} L_j(q)\, y_j $$
+
+    The area of a disc is in proportion to the weight $|L_j|$ of its label, orange where it is
+    negative, as those of local lines may be. The title gives the sum of the largest weights, where
+    that of all is 1, and the number $1/\sum_j L_j^2$ of labels that the prediction is worth.
+
+    ```python
+    >>> data = ak.data.load("faithful")
+    >>> model = ak.KernelRegression(ak.Gaussian(0.5))
+    >>> fit = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut())
+    >>> ax = ak.plot.votes(fit, 3.2)
+    >>> print(ax.get_title())
+    prediction 69..., worth ... labels
+    the 10 largest weights sum to 0...
+    ```
+
+    **Arguments:**
+
+    - `result`: one fit of one label per row, linear in its labels.
+    - `query`: one input: a number, shape (dim,), or a frame of one row.
+    - `column`: along the horizontal axis, by number or name; of numbers, not of categories.
+    - `k_largest`: how many labels get a disc.
+
+    **Raises:** `ValueError` for several queries, an unknown column, and as `Fit.votes`.
+    """
+    require_one(result)
+    at = np.asarray(result.inputs(query if is_frame(query) else np.atleast_2d(query)))
+    if len(at) != 1:
+        raise ValueError(f"The votes of one prediction are drawn; got {len(at)} queries.")
+    along = column_number("column", column, result.x.shape[1], result.x_names)
+    if along in category_columns(result):
+        raise ValueError(f"column must be one of numbers; {column!r} has categories.")
+    found = jax.tree.map(np.asarray, result.votes(at, k_largest))
+    rows, weights = found.indices[0], found.weights[0]
+    x, y = np.asarray(result.x)[:, along], np.asarray(result.y)
+    ax = axes(ax)
+    points(x, y, ax=ax)
+    areas = 350.0 * np.abs(weights) / max(float(np.max(np.abs(weights))), np.finfo(float).tiny)
+    colors = np.where(weights < 0, ORANGE, BLUE)
+    ax.scatter(x[rows], y[rows], areas, colors, alpha=0.45, linewidths=0.0, zorder=2)
+    value, worth = float(result(at)[0]), float(found.effective_number[0])
+    mark: dict[str, Any] = {"color": GREEN, "markersize": 8.0, "markeredgecolor": paper()}
+    ax.plot(at[0, along], value, "D", **mark, zorder=4)
+    ax.axvline(at[0, along], color=ink(), linewidth=0.8, linestyle=":", zorder=1)
+    ax.set_title(  # a legend would cover discs
+        f"prediction {value:.4g}, worth {worth:.3g} labels\n"
+        f"the {len(rows)} largest weights sum to {float(found.share[0]):.3g}",
+        fontsize="medium",
+    )
+    label_inputs(ax, result, along)
+    ax.set_ylabel(y_label(result))
     return ax

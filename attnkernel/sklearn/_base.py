@@ -13,6 +13,7 @@ input with all its rows, so that a weight of 2 equals a row given twice. The wor
 as the number of rows depends on the data.
 """
 
+import dataclasses
 import re
 import warnings
 from typing import Any, ClassVar, NamedTuple
@@ -33,8 +34,8 @@ from .._core.validation import as_integer, require_bool
 from ..fitting import Fit, fit, select_for_leave_one_out
 from ..kernels import rescaled
 from ..local import ExtrapolationWarning
-from ..methods import Blockwise, Dense
-from ..models import BiasReduced, KernelRegression, known_policy
+from ..methods import Blockwise, Dense, Votes
+from ..models import BiasReduced, KernelRegression, known_policy, votes_of_predictions
 from ..objectives import Objective, merge_equal_rows, spread_indices
 from ._candidates import AUTO, fit_candidates, require_comparable
 
@@ -48,6 +49,7 @@ class DistinctRows(NamedTuple):
     group: Int[np.ndarray, " given"]  # index of the distinct input of each given row
     share: Float[np.ndarray, " given"]  # of the weight of its input
     labels: Float[np.ndarray, "given"] | Float[np.ndarray, "given out"]
+    given: Int[np.ndarray, " given"]  # their numbers among all rows, of which some have no weight
 
     def variance_of_means(
         self, variance: Float[np.ndarray, "given out"]
@@ -74,11 +76,12 @@ def merge_duplicates(
             f"sample_weight must be finite, none negative and not all 0; got {weights.min()} to "
             f"{weights.max()}."
         )
-    x, y, weights = (part[weights > 0] for part in (x, y, weights))
+    given = np.flatnonzero(weights > 0)
+    x, y, weights = (part[given] for part in (x, y, weights))
     first, group, total, means = merge_equal_rows(x, y.reshape(len(y), -1), weights)
     means, share = means.reshape(-1, *y.shape[1:]), weights / total[group]
     is_equal = np.all(total == total[0])
-    return DistinctRows(x[first], means, None if is_equal else total, group, share, y)
+    return DistinctRows(x[first], means, None if is_equal else total, group, share, y, given)
 
 
 KERNELS = {name.replace("_", "-"): kind for name, kind in kernels.BY_NAME.items()}
@@ -320,6 +323,20 @@ class KernelEstimator(BaseEstimator):
             if not (is_own and issubclass(each.category, ExtrapolationWarning)):
                 warnings.warn(each.message, each.category, stacklevel=3)
         return q, found
+
+    def votes(self, X: Any, k_largest: int = 10) -> Votes:
+        """Returns the rows of `fit` whose labels weigh most in each prediction, and their weights.
+
+        An `ak.methods.Votes` of NumPy arrays: rows are counted as given to `fit`.
+        """
+        q, _ = self._predict(X)
+        count, rows = as_integer("k_largest", k_largest, 1), self._rows
+        each = rows.share if rows.weights is None else rows.share * rows.weights[rows.group]
+        with enable_x64(True):
+            of_rows = Rows.read(rows.x[rows.group], rows.labels, each)
+            found = votes_of_predictions(self.model_, jnp.asarray(q), of_rows, count)
+        found = jax.tree.map(np.asarray, found)
+        return dataclasses.replace(found, indices=rows.given[found.indices])
 
     def _is_deficient_everywhere(self) -> bool:
         """Whether the data do not determine the local line at most of the given rows themselves, as

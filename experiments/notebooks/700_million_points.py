@@ -44,8 +44,8 @@ plt.rcParams.update(ak.plot.STYLE)
 # ## Which method?
 #
 # The default, `method=ak.attention.Auto()`, decides by sizes, dtype, kernel, prior and rule.
-# `ak.select_method` takes the same arguments as `ak.attend`, runs nothing, and says why each method
-# before its choice was passed over.
+# `ak.attention.select_method` takes the same arguments as `ak.attend`, runs nothing, and says why
+# each method before its choice was passed over.
 
 # %%
 points = jax.ShapeDtypeStruct((1_000_000, 1), jnp.float64)
@@ -56,7 +56,7 @@ questions = {
     "a Gaussian, 4 dimensions": (ak.Gaussian(0.1), plane),
 }
 for what, (kernel, x) in questions.items():
-    print(f"{what}: {ak.select_method(x, x, points, kernel=kernel)}\n")
+    print(f"{what}: {ak.attention.select_method(x, x, points, kernel=kernel)}\n")
 
 # %% [markdown]
 # ## Data

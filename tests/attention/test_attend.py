@@ -241,11 +241,23 @@ def test_select_method_does_not_run():
     def shapes(n):
         return [jax.ShapeDtypeStruct((n, 4), jnp.float32)] * 3
 
-    assert ak.select_method(*shapes(1024), kernel=ak.Gaussian(1.0)) == (ak.methods.Dense(), ())
-    assert ak.select_method(*shapes(1025), kernel=ak.Gaussian(1.0)).method == ak.methods.Blockwise()
-    assert ak.select_method(*shapes(512), kernel=ak.DotProduct()).method == ak.methods.Dense()
-    assert ak.select_method(*shapes(513), kernel=ak.DotProduct()).method == ak.methods.Blockwise()
-    large = ak.select_method(*shapes(10**6), kernel=ak.Gaussian(1.0))
+    assert ak.attention.select_method(*shapes(1024), kernel=ak.Gaussian(1.0)) == (
+        ak.methods.Dense(),
+        (),
+    )
+    assert (
+        ak.attention.select_method(*shapes(1025), kernel=ak.Gaussian(1.0)).method
+        == ak.methods.Blockwise()
+    )
+    assert (
+        ak.attention.select_method(*shapes(512), kernel=ak.DotProduct()).method
+        == ak.methods.Dense()
+    )
+    assert (
+        ak.attention.select_method(*shapes(513), kernel=ak.DotProduct()).method
+        == ak.methods.Blockwise()
+    )
+    large = ak.attention.select_method(*shapes(10**6), kernel=ak.Gaussian(1.0))
     assert large.method == ak.methods.Blockwise()
     chosen, *refused = str(large).splitlines()
     assert chosen == "Blockwise()"
@@ -256,7 +268,9 @@ def test_select_method_does_not_run():
 
 def test_select_method_in_one_dimension(x64):
     def selected(n, kernel):
-        return ak.select_method(*[jax.ShapeDtypeStruct((n, 1), jnp.float64)] * 3, kernel=kernel)
+        return ak.attention.select_method(
+            *[jax.ShapeDtypeStruct((n, 1), jnp.float64)] * 3, kernel=kernel
+        )
 
     assert selected(2000, ak.Epanechnikov(0.3)).method == ak.methods.Sorted()
     assert selected(2000, ak.Gaussian(0.3)).method == ak.methods.Blockwise()
@@ -266,7 +280,9 @@ def test_select_method_in_one_dimension(x64):
 @needs_finufft
 def test_select_method_treats_integers_as_floats(x64):
     shapes = (jax.ShapeDtypeStruct((20_000, 1), int),) * 3
-    assert ak.select_method(*shapes, kernel=ak.Gaussian(1.0)).method == ak.methods.Fourier()
+    assert (
+        ak.attention.select_method(*shapes, kernel=ak.Gaussian(1.0)).method == ak.methods.Fourier()
+    )
 
 
 ELEVEN_KEYS = np.linspace(0.0, 1.0, 11)[:, None]

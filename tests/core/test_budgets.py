@@ -12,8 +12,8 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_831, "experiments": 13_432, "tests": 21_632}
-FILES = 168
+CODE_LINES = {"attnkernel": 19_099, "experiments": 13_432, "tests": 21_821}
+FILES = 169
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -56,9 +56,9 @@ def test_a_kernel_on_columns_is_that_of_those_columns(x64):
 
 def test_one_kernel_on_columns_is_summed_as_that_kernel():
     x, v = (jax.ShapeDtypeStruct((3000, size), np.float32) for size in (5, 1))
-    assert ak.select_method(x, x, v, kernel=ak.Epanechnikov(0.3).on(2)).method == Sorted()
+    assert ak.attention.select_method(x, x, v, kernel=ak.Epanechnikov(0.3).on(2)).method == Sorted()
     both = ak.Epanechnikov(0.3).on(2) * ak.Epanechnikov(0.3).on(1)
-    assert ak.select_method(x, x, v, kernel=both).method == Blockwise()
+    assert ak.attention.select_method(x, x, v, kernel=both).method == Blockwise()
 
 
 X, THREE = jax.device_put((np.ones((5, 2)), np.ones((5, 3))))

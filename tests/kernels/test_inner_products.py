@@ -108,7 +108,7 @@ def test_a_projected_kernel_takes_the_method_of_the_kernel_within(x64):
     ours = ak.attend(Q, K, v, kernel=before, method=Sorted())
     np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-14)
     rows = jax.ShapeDtypeStruct((4000, DIM), jnp.float64)
-    assert isinstance(ak.select_method(rows, rows, rows, kernel=before).method, Sorted)
+    assert isinstance(ak.attention.select_method(rows, rows, rows, kernel=before).method, Sorted)
 
 
 def test_derivatives_where_formulas_have_none(x64):

@@ -157,6 +157,6 @@ def test_regression_and_linear_attention_of_any_length():
 def test_auto_selects_blockwise_for_symbolic_sizes():
     n, m = export.symbolic_shape("n, m")
     q, k = (jax.ShapeDtypeStruct((rows, 1), jnp.float32) for rows in (n, m))
-    selection = ak.select_method(q, k, k, kernel=ak.Gaussian(0.3))
+    selection = ak.attention.select_method(q, k, k, kernel=ak.Gaussian(0.3))
     assert isinstance(selection.method, Blockwise)
     assert "not Dense: the number of scores is symbolic" in str(selection)

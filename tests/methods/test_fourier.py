@@ -181,11 +181,11 @@ def test_rows_that_are_not_numbers_change_only_what_reads_them(x64):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_auto_takes_it_where_its_package_is_installed(x64, monkeypatch, dtype):
     shapes = (jax.ShapeDtypeStruct((10**5, 1), jnp.dtype(dtype)),) * 3
-    assert ak.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == Fourier()
+    assert ak.attention.select_method(*shapes, kernel=ak.Gaussian(0.3)).method == Fourier()
     find = importlib.util.find_spec
     without = lambda name: None if name == "jax_finufft" else find(name)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
-    selection = ak.select_method(*shapes, kernel=ak.Gaussian(0.3))
+    selection = ak.attention.select_method(*shapes, kernel=ak.Gaussian(0.3))
     assert selection.method == Blockwise()
     assert "jax-finufft" in str(selection)
 

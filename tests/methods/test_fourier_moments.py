@@ -169,7 +169,7 @@ def test_many_labels_are_summed_by_the_weights_of_the_fit(x64):
 def test_auto_takes_moments_above_a_number_of_pairs():
     def selected(n, dim, order, kernel=ak.Gaussian(0.3)):
         shape = jax.ShapeDtypeStruct((n, dim), jnp.float32)
-        return ak.select_method(shape, shape, shape, kernel=kernel, order=order)
+        return ak.attention.select_method(shape, shape, shape, kernel=kernel, order=order)
 
     assert selected(2048, 1, 1).method == Blockwise()
     for order in (1, 2):

@@ -215,7 +215,7 @@ def test_float32_state_takes_float64_rows(x64):
 
 def test_auto_never_selects_linear():
     rows = jax.ShapeDtypeStruct((4096, DIM), jnp.float32)
-    chosen = ak.select_method(rows, rows, rows, kernel=EluFeatures())
+    chosen = ak.attention.select_method(rows, rows, rows, kernel=EluFeatures())
     assert isinstance(chosen.method, Blockwise)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 from least_squares import local_polynomial
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from refusals import assert_raises
 
@@ -442,3 +443,29 @@ def test_days_as_text(days, text):
 def test_other_units_are_numbers(fits):
     for name in ("day", "days since 2020-05-01", "age (days since 2020-13-01)", "age (years)"):
         assert date_column(fits[0].named([name], "width"), 0) is None
+
+
+def test_discs_of_votes_have_the_weights_as_areas(fitted, fit_with_category, ax):
+    lengthscale = float(fitted.model.kernel.lengthscale)
+    model = ak.KernelRegression(ak.Gaussian(lengthscale), order=1)
+    fitted = eqx.tree_at(lambda fit: fit.model, fitted, model)
+    x, y = np.asarray(fitted.x, float)[:, 0], np.asarray(fitted.y)
+    expected = local_polynomial([x.min()], x, lengthscale, 1)[0]
+    rows = np.argsort(-np.abs(expected))[:3]
+    ak.plot.votes(fitted, x.min(), k_largest=3, ax=ax)
+    (discs,) = ax.collections
+    np.testing.assert_allclose(discs.get_offsets(), np.stack([x, y], axis=1)[rows], rtol=1e-6)
+    areas = discs.get_sizes() / discs.get_sizes()[0]
+    np.testing.assert_allclose(areas, np.abs(expected / expected[rows[0]])[rows], atol=1e-3)
+    colours = [to_hex(colour) for colour in discs.get_facecolors()]
+    expected_colours = np.where(expected[rows] < 0, ak.plot.ORANGE, ak.plot.BLUE)
+    assert colours == [colour.lower() for colour in expected_colours]
+    title, total = ax.get_title().rsplit(" ", 1)
+    assert title.endswith("\nthe 3 largest weights sum to")
+    np.testing.assert_allclose(float(total), expected[rows].sum(), rtol=0.01)
+    (of_prediction,) = ax.lines[1].get_ydata()
+    np.testing.assert_allclose(of_prediction, expected @ y, rtol=1e-4)
+    assert_raises("one prediction.*got 2", ak.plot.votes, fitted, [[0.0], [1.0]], ax=ax)
+    assert_raises(
+        "'1'|column must be one of numbers", ak.plot.votes, fit_with_category, [0.0, 0.0], column=1
+    )

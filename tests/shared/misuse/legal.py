@@ -67,7 +67,7 @@ LEGAL: set[tuple[str, str, str]] = set().union(
         "traced",
     ),
     # of the arrays only shapes and dtypes matter
-    cases({"select_method": "q k v"}, "NaN", "inf"),
+    cases({"attention.select_method": "q k v"}, "NaN", "inf"),
     # a function of each number, whatever the shape
     cases(
         {"data.heteroskedastic_mean": "x", "data.heteroskedastic_sd": "x"},

@@ -1,0 +1,115 @@
+"""The largest weights of each query and how many keys share its weight, without the matrix."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import xlogy
+from jaxtyping import Array, Float, Int
+
+from ..kernels import Kernel
+from ..priors import Prior
+from ..rules import Rule
+from ._base import Keys, Queries, Task
+from ._dense import weights_of_block
+from ._key_ranges import STEP_PAIRS, Loop, loops_over_blocks, map_loops
+
+
+class Votes(eqx.Module):
+    r"""The largest weights of each query, and how many keys share its weight.
+
+    **Arguments:**
+
+    - `indices`: rows of the keys with the largest weights, the largest first, shape
+      (*batch, queries, k). Of equal weights the earlier keys are named.
+    - `weights`: their weights $a_j$, of the same shape; 0 where a query sees fewer keys.
+    - `effective_number`: $1 / \sum_j b_j^2$ over all keys, $b_j = a_j / \sum_l a_l$, shape
+      (*batch, queries): n of n equal weights; 0 where a query sees no key.
+    - `entropy`: $-\sum_j b_j \log b_j$ over all keys, in nats: log n of n equal weights.
+
+    `ak.votes` returns them.
+
+    ```python
+    >>> found = ak.methods.Votes.from_weights(jnp.array([[0.1, 0.6, 0.3]]), 2)
+    >>> found.indices.tolist(), found.share.round(2).tolist()
+    ([[1, 2]], [0.9])
+
+    ```
+    """
+
+    indices: Int[Array, "*batch queries k"]
+    weights: Float[Array, "*batch queries k"]
+    effective_number: Float[Array, "*batch queries"]
+    entropy: Float[Array, "*batch queries"]
+
+    @property
+    def share(self) -> Float[Array, "*batch queries"]:
+        """The sum of the largest weights: the part of a prediction that comes from these keys."""
+        return jnp.sum(self.weights, axis=-1)
+
+    @classmethod
+    def from_weights(cls, weights: Float[Array, "queries keys"], count: int) -> "Votes":
+        """The votes of weights that sum to 1, or to 0 for a query without keys.
+
+        Those of a local line may be negative: the largest are then those farthest from 0, and the
+        entropy is that of $|a_j| / \\sum_l |a_l|$.
+        """
+        size = jnp.abs(weights)
+        indices = largest(jax.lax.stop_gradient(size), count)
+        kept = jnp.take_along_axis(weights, indices, axis=1)
+        total, squares = jnp.sum(size, axis=1), jnp.sum(weights**2, axis=1)
+        is_empty = total == 0
+        total, squares = (jnp.where(is_empty, 1.0, each) for each in (total, squares))
+        entropy = jnp.log(total) - jnp.sum(xlogy(size, size), axis=1) / total
+        return cls(indices, kept, jnp.where(is_empty, 0.0, 1.0 / squares), entropy)
+
+
+def votes_of_member(
+    q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule, count: int
+) -> Votes:
+    """The votes of all keys for each query, of which `count` are named."""
+    if not len(k):
+        return Votes.from_weights(jnp.zeros((len(q), 0), q.dtype), 0)
+    task = Task(kernel, prior, rule, len(q), len(k), q.shape[1], 0, q.dtype)
+    size = max(8, STEP_PAIRS // len(k))
+    loops = loops_over_blocks(task, size, len(k))
+    # without a prior all keys are seen
+    loops = loops or loops_over_blocks(task._replace(prior=None), size, len(k))
+    assert loops is not None
+
+    def at_least(loop: Loop) -> Loop:
+        width = max(loop.width, count)
+        starts = tuple(min(start, len(k) - width) for start in loop.starts)
+        return loop._replace(starts=starts, width=width)
+
+    def of_block(q: Queries, columns: list[Keys], i: Array, j: Array) -> Votes:
+        (k,) = columns
+        weights = weights_of_block(q, k, (kernel, prior, rule.without_sink()), i, j)
+        found = Votes.from_weights(weights, count)
+        kept = found.weights
+        if rule.log_sink() is not None:
+            weights = weights_of_block(q, k, (kernel, prior, rule), i, j)
+            kept = jnp.take_along_axis(weights, found.indices, axis=1)
+        indices = found.indices + j[0]
+        return Votes(indices, kept, found.effective_number, found.entropy)
+
+    return map_loops(of_block, q, [k], list(map(at_least, loops)))
+
+
+def largest(numbers: Float[Array, "rows columns"], count: int) -> Int[Array, "rows count"]:
+    """Returns the columns of the `count` largest numbers of each row, the largest first.
+
+    They are in the groups of columns with the `count` largest maxima, of which alone all numbers
+    are compared. 32 rows of 16384: 0.2 ms, `jax.lax.top_k` of all 1.0.
+    """
+    size = 32
+    groups = -(-numbers.shape[1] // size)
+    if groups <= count:
+        return jax.lax.top_k(numbers, count)[1]
+    padding = (0, groups * size - numbers.shape[1])
+    grouped = jnp.pad(numbers, ((0, 0), padding), constant_values=-jnp.inf)
+    grouped = grouped.reshape(-1, groups, size)
+    # in ascending order, so that of equal numbers the earlier are first, as of `top_k`
+    chosen = jnp.sort(jax.lax.top_k(jnp.max(grouped, axis=2), count)[1], axis=1)
+    kept = jnp.take_along_axis(grouped, chosen[:, :, None], axis=1)
+    place = jax.lax.top_k(kept.reshape(len(kept), -1), count)[1]
+    return jnp.take_along_axis(chosen, place // size, axis=1) * size + place % size
