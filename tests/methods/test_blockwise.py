@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import laws
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
 from marks import needs_finufft, slow
+from programs import operations
 from refusals import assert_raises
 
 import attnkernel as ak
@@ -203,7 +203,7 @@ def test_values_without_columns(x64, kernel, method, prior):
     np.testing.assert_allclose(log_mass, dense, rtol=1e-6, atol=1e-6)
 
 
-X = jnp.ones((6, 3))
+X = np.ones((6, 3), np.float32)
 
 
 def precisions(kernel, method, prior=None):
@@ -213,17 +213,9 @@ def precisions(kernel, method, prior=None):
         out = ak.attend(x, x, x, kernel=kernel, method=method, prior=prior)
         return jnp.sum(out**2)
 
-    found = set()
-
-    def walk(jaxpr):
-        for equation in jaxpr.eqns:
-            if equation.primitive.name == "dot_general":
-                found.add(equation.params["precision"])
-            for inner in jaxprs_in_params(equation.params):
-                walk(inner)
-
-    walk(jax.make_jaxpr(jax.value_and_grad(total))(X).jaxpr)
-    return {pair[0].name.lower() for pair in found if pair is not None}
+    found = operations(jax.make_jaxpr(jax.value_and_grad(total))(X).jaxpr)
+    pairs = [one.params["precision"] for one in found if one.primitive.name == "dot_general"]
+    return {pair[0].name.lower() for pair in pairs if pair is not None}
 
 
 METHODS = {

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
 from known_fits import known_fit
 from laws import KERNELS
 from marks import slow
+from programs import operations
 from refusals import assert_refused
 
 import attnkernel as ak
@@ -99,22 +99,11 @@ def test_the_policy_raise_names_the_remedies():
         jax.block_until_ready(out_of_reach("raise"))
 
 
-def unconditional_primitives(jaxpr):
-    """The names of all operations outside the branches of `lax.cond`."""
-    names = set()
-    for equation in jaxpr.eqns:
-        names.add(equation.primitive.name)
-        if equation.primitive.name != "cond":
-            inner = map(unconditional_primitives, jaxprs_in_params(equation.params))
-            names = names.union(*inner)
-    return names
-
-
 def test_nearest_labels_are_found_only_if_a_query_has_no_weight():
     x, y, x_new = sample(2)
     model = ak.KernelRegression(ak.Gaussian(0.3), on_empty="nearest")
     traced = jax.make_jaxpr(lambda x_new: model(x_new, x, y))(jnp.asarray(x_new))
-    names = unconditional_primitives(traced.jaxpr)
+    names = {one.primitive.name for one in operations(traced.jaxpr, skipped=("cond",))}
     assert "cond" in names
     assert "argmin" not in names
 
