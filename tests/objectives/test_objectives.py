@@ -78,16 +78,12 @@ def test_expected_hold_out_is_the_mean_over_blocks_of_fixed_permutations(x64):
     assert_raises("HoldOut.17. leaves no row", ak.HoldOut(N).expected(), model(), x, y)
 
 
-def test_leave_one_out_is_the_mean_square_error_of_a_loop(x64):
-    """And its profile is that at each lengthscale."""
+def test_a_profile_of_leave_one_out_is_the_mean_square_error_of_a_loop(x64):
     x, y = sample()
     at = np.array([0.1, 0.3, 2.0])
     flat, labels = np.asarray(x)[:, 0], np.asarray(y)
     expected = [np.mean((labels - left_out(flat, labels, length)) ** 2) for length in at]
-    model = ak.KernelRegression(ak.Gaussian(0.3))
-    one = jax.jit(ak.LeaveOneOut().__call__)(model, x, y)
-    np.testing.assert_allclose(one, expected[1], rtol=1e-12)
-    found = ak.profile(model, x, y, at, objective=ak.LeaveOneOut())
+    found = ak.profile(model(), x, y, at, objective=ak.LeaveOneOut())
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
