@@ -91,12 +91,12 @@ def test_sizes_that_would_take_too_long_are_not_run():
 
 
 def test_memory_of_a_program_is_known_before_it_runs():
-    x = jnp.ones((16, 16))
+    x = np.ones((16, 16), np.float32)
 
     def outer(x):
         return jnp.sort((x.ravel()[:, None] * x.ravel()[None, :]), axis=1)[:, 0]
 
-    np.testing.assert_allclose(driver.compiled(outer, x)(), outer(x))
+    np.testing.assert_allclose(driver.compiled(outer, x)(), np.ones(16**2))
     with pytest.raises(driver.Unavailable, match="more than"):
         driver.compiled(outer, x, max_bytes=4 * 16**4 - 1)
 
