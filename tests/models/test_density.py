@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow
+from noisy_sine import whole_numbers
 from refusals import assert_raises
 from scipy import integrate, optimize, special, stats
 from scipy.stats import norm, vonmises
@@ -330,11 +331,6 @@ def test_distributions_of_other_kernels_are_refused():
     model = ak.KernelDensity(ak.Laplace(1.0))
     assert_raises(r"of ak.Gaussian.*kernel is Laplace", model.cdf, X, X)
     assert_raises(r"of ak.Gaussian.*kernel is Laplace", model.sample, jax.random.PRNGKey(0), 3, X)
-
-
-def whole_numbers():
-    rng = np.random.default_rng(0)
-    return np.r_[0.0, 100.0, np.clip(np.round(rng.gamma(4.0, 8.0, size=300)), 0, 100)]
 
 
 def test_unbiased_cross_validation_equals_that_of_r(x64):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from estimates import fitted_and_leverage, prediction_variance
+from estimates import fitted_and_leverage, local_fit, predict, prediction_variance
 from known_fits import known_fit
 from least_squares import coefficient_weights, left_out, local_polynomial as by_numpy
 from marks import slow
@@ -34,11 +34,6 @@ def sample(dim, out=None, n=N, m=M):
     rng = np.random.default_rng(dim)
     shape = (n,) if out is None else (n, out)
     return rng.uniform(-2, 2, (n, dim)), rng.normal(size=shape), rng.uniform(-2.2, 2.2, (m, dim))
-
-
-@eqx.filter_jit
-def local_fit(model, x_new, x, y):
-    return model.local_fit(x_new, x, y)
 
 
 @pytest.mark.parametrize(("dim", "order"), [(3, 2), slow(2, 0), slow(2, 1), slow(1, 2)])
@@ -127,11 +122,6 @@ def test_a_polynomial_is_reproduced(x64):
         np.testing.assert_allclose(fitted(shift, lengthscale), y, atol=atol)
 
 
-@eqx.filter_jit
-def predict(model, x_new, x, y, prior=None):
-    return model(x_new, x, y, prior=prior)
-
-
 def is_of_equal_parity(i, j):
     return (i + j) % 2 == 0
 
@@ -154,7 +144,7 @@ def test_queries_about_a_shared_centre(x64, dim, order):
         queries, expected = x_new.copy(), fitted.copy()
         queries[row] += value
         expected[row] += value - value  # NaN, if not finite
-        found = predict(model, queries, x, y, prior)
+        found = predict(model, queries, x, y, prior=prior)
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
 
 

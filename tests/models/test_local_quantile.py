@@ -3,12 +3,12 @@
 import functools
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from estimates import local_fit
 from known_fits import known_fit
 from least_squares import monomials
 from marks import slow
@@ -95,11 +95,6 @@ def test_local_linear_quantiles_of_quantreg(x64):
     fits = jax.jit(functools.partial(at_levels, model))(levels, at, x, y)
     found = np.asarray(fits.coefficients)[..., 0]
     np.testing.assert_allclose(found, rows[:, :, 2:], rtol=0, atol=1e-8)
-
-
-@eqx.filter_jit
-def local_fit(model, x_new, x, y):
-    return model.local_fit(x_new, x, y)
 
 
 @pytest.mark.slow

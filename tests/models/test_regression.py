@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from estimates import predict
 from known_fits import known_fit
 from laws import KERNELS
 from marks import slow
@@ -27,11 +28,6 @@ def sample(dim: int):
     rng = np.random.default_rng(dim)
     x = rng.uniform(-2, 2, size=(N, dim))
     return x, np.sin(2 * x).sum(1) + 0.1 * rng.normal(size=N), rng.uniform(-2, 2, size=(M, dim))
-
-
-@eqx.filter_jit
-def predict(model, x_new, x, y, **options):
-    return model(x_new, x, y, **options)
 
 
 def test_heads_are_combined_by_their_coefficients(x64):
