@@ -126,7 +126,6 @@ WRONG = [
     ),
     (HOLDOUT + "? [a]\n: 3\n", "8: (top): "),
     (b"name: caf\xe9\n", " ", "not UTF-8", "byte 9"),
-    ("study: a\x00b\n", " this is not YAML: "),
     # the path of a base
     *(
         (f"name: own\nextends: {extends}\n", "2: extends: ", fragment)
@@ -263,7 +262,8 @@ def test_missing_fields_of_another_source_are_reported_at_the_group(errors_of):
     assert places(lines) == [f"config.yaml:2: data.{field}: " for field in ("path", "x", "y")]
 
 
-def test_deep_nesting_is_refused(errors_of):
+def test_control_characters_and_deep_nesting_are_refused(errors_of):
+    assert errors_of("study: a\x00b\n")[0].startswith("config.yaml: this is not YAML: ")
     assert errors_of(HOLDOUT + "name: " + "[" * 5000 + "\n")[0].startswith("config.yaml")
 
 

@@ -53,10 +53,11 @@ def test_hold_out_is_the_mean_square_error_of_the_held_out_rows(x64):
 
 
 def test_expected_hold_out_is_the_mean_over_blocks_of_fixed_permutations(x64):
-    x, y, weights = *sample(), np.linspace(0.2, 2.0, N)
+    data, weights = sample(), np.linspace(0.2, 2.0, N)
+    x, y = map(np.asarray, data)
     pairs = np.exp(-0.5 * ((x - x.T) / LENGTHSCALE) ** 2)
     expected = ak.HoldOut(5).expected(permutations=3)
-    scores = np.asarray(jax.jit(lambda: expected.scores(model(), x, y))())
+    scores = np.asarray(jax.jit(lambda: expected.scores(model(), *data))())
     assert np.sum(np.isnan(scores), axis=1).tolist() == [N % 5] * 3
     random, losses = np.random.default_rng(0), []
     for ranks, found in zip(random.permuted([range(N)] * 3, axis=1), scores, strict=True):
@@ -72,10 +73,10 @@ def test_expected_hold_out_is_the_mean_over_blocks_of_fixed_permutations(x64):
         ak.HoldOut(1).expected(2),
         ak.LeaveOneOut(),
     )
-    found = jax.jit(lambda: [objective(model(), x, y) for objective in objectives])()
+    found = jax.jit(lambda: [objective(model(), *data) for objective in objectives])()
     np.testing.assert_allclose(found[0], np.mean(losses), rtol=1e-10)
     np.testing.assert_allclose(found[1], found[2], rtol=1e-12)
-    assert_raises("HoldOut.17. leaves no row", ak.HoldOut(N).expected(), model(), x, y)
+    assert_raises("HoldOut.17. leaves no row", ak.HoldOut(N).expected(), model(), *data)
 
 
 def test_a_profile_of_leave_one_out_is_the_mean_square_error_of_a_loop(x64):
