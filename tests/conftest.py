@@ -138,7 +138,7 @@ def unit_of_work():
     return time.process_time() - start
 
 
-TESTS_OF_A_UNIT = 100  # of a worker, between two measurements of a unit
+TESTS_OF_A_UNIT = 300  # of a worker, between two measurements of a unit
 
 
 class Costs:

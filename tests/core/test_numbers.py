@@ -26,8 +26,7 @@ WEIGHTS = 2**33 * (1 + np.arange(40) % 3)
 KERNEL = ak.Gaussian(2.0 * DAY)
 MODEL = ak.KernelRegression(KERNEL)
 TWO_DAYS = np.array([1.0, 2.0]) * DAY
-STACK = eqx.filter_vmap(ak.Gaussian)(jnp.array([1.0, 3.0]) * DAY)
-HEADS = ak.MultiheadKernelRegression(ak.PerHead(STACK))
+HEADS = ak.MultiheadKernelRegression(ak.PerHead(ak.Gaussian(np.array([1.0, 3.0]) * DAY)))
 PAIR = ak.MeanVarianceRegression(MODEL, MODEL)
 
 
@@ -240,7 +239,7 @@ class OfRows(ak.objectives.Objective):
         return (model(x, x, y) - y) ** 2
 
 
-BY_DIMENSION = ByDimension(jnp.log(0.2))
+BY_DIMENSION = ByDimension(jax.device_put(np.float32(np.log(0.2))))
 FORGETFUL = ak.KernelRegression(BY_DIMENSION)
 GAUSSIAN = ak.KernelRegression(ak.Gaussian(0.2))
 COLUMN = X[:, None]

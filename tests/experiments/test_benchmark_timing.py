@@ -14,22 +14,7 @@ from paths import CONFIGS
 
 import attnkernel as ak
 from experiments.__main__ import main
-from experiments.benchmarks import attention_contenders, first_calls as first, latency
-from experiments.benchmarks.driver import (
-    Case,
-    Disagreement,
-    SelfTimed,
-    Unavailable,
-    agreement,
-    compiled,
-    extrapolate,
-    growth_of_later_call,
-    growth_of_memory,
-    in_fresh_process,
-    interleaved,
-    measure,
-    peak_bytes,
-)
+from experiments.benchmarks import attention_contenders, driver, first_calls as first, latency
 from experiments.benchmarks.fresh_process import Latency
 from experiments.benchmarks.r_scripts import timed_script
 from experiments.benchmarks.reports import target
@@ -40,16 +25,16 @@ from experiments.runs.monitor import NO_MONITOR
 def test_agreement_compares_every_array(wrong):
     ours = (np.ones((3, 2)), np.array([1e-3, 1.0]))
     near = (np.ones((1, 3, 2)), np.array([2e-5 + 1e-3, 1.0]))
-    found = agreement({"ours": ours, "near": near}, "ours", 1e-4)
+    found = driver.agreement({"ours": ours, "near": near}, "ours", 1e-4)
     assert found == {"ours": 0.0, "near": pytest.approx(2e-5)}
-    with pytest.raises(Disagreement, match="other is"):
-        agreement({"ours": ours, "other": (ours[0], np.array([1e-3, wrong]))}, "ours", 1e-4)
+    with pytest.raises(driver.Disagreement, match="other is"):
+        driver.agreement({"ours": ours, "other": (ours[0], np.array([1e-3, wrong]))}, "ours", 1e-4)
 
 
 def test_contenders_are_interleaved_after_one_warm_call_each():
     calls = []
     contenders = {name: lambda name=name: calls.append(name) or name for name in "ab"}
-    first, seconds, results = interleaved(contenders, 2)
+    first, seconds, results = driver.interleaved(contenders, 2)
     assert calls == ["a", "b", "a", "b", "a", "b"]
     assert results == {"a": "a", "b": "b"}
     assert {name: len(spent) for name, spent in seconds.items()} == {"a": 2, "b": 2}
@@ -59,15 +44,18 @@ def test_contenders_are_interleaved_after_one_warm_call_each():
 def test_slow_contender_is_timed_at_least_once():
     calls = []
     contenders = {"slow": lambda: calls.append(1) or sum(range(1000))}
-    seconds = interleaved(contenders, 5, max_seconds=1e-12).seconds
+    seconds = driver.interleaved(contenders, 5, max_seconds=1e-12).seconds
     assert (len(calls), len(seconds["slow"])) == (2, 1)
-    first, seconds, _ = interleaved(contenders, 5, max_run_seconds=1e-12)
+    first, seconds, _ = driver.interleaved(contenders, 5, max_run_seconds=1e-12)
     assert (len(calls), seconds["slow"]) == (3, [first["slow"]])
 
 
 def test_quick_contender_is_called_again_until_its_round_is_long_enough():
-    contenders = {"quick": lambda: SelfTimed(0.25, "result"), "slow": lambda: SelfTimed(2.0, None)}
-    _, seconds, results = interleaved(contenders, 2, round_seconds=0.5)
+    contenders = {
+        "quick": lambda: driver.SelfTimed(0.25, "result"),
+        "slow": lambda: driver.SelfTimed(2.0, None),
+    }
+    _, seconds, results = driver.interleaved(contenders, 2, round_seconds=0.5)
     assert seconds == {"quick": [0.25] * 4, "slow": [2.0] * 2}
     assert results["quick"] == "result"
 
@@ -75,52 +63,54 @@ def test_quick_contender_is_called_again_until_its_round_is_long_enough():
 def test_cold_contenders_have_no_warm_call(monkeypatch):
     calls = []
     monkeypatch.setattr("jax.clear_caches", lambda: calls.append("cleared"))
-    first = interleaved({"a": lambda: calls.append("a")}, 3, cold=True).first
+    first = driver.interleaved({"a": lambda: calls.append("a")}, 3, cold=True).first
     assert (calls, first) == (["cleared", "a"] * 3, {})
 
 
 def test_sizes_that_would_take_too_long_are_not_run():
     def case(n):
         contenders = {
-            "cubic": lambda: lambda: SelfTimed((n / 20) ** 3, n),
-            "linear": lambda: lambda: SelfTimed(n / 20, n),
+            "cubic": lambda: lambda: driver.SelfTimed((n / 20) ** 3, n),
+            "linear": lambda: lambda: driver.SelfTimed(n / 20, n),
         }
         fields = {"n": n, "kind": "a"}
-        return Case(fields, f"n = {n}", contenders, lambda found, row: {"found": sorted(found)})
+        return driver.Case(
+            fields, f"n = {n}", contenders, lambda found, row: {"found": sorted(found)}
+        )
 
     cases = [lambda n=n: case(n) for n in (20, 40, 80, 160)]
-    rows = measure(NO_MONITOR, "cases", cases, 1, along="n", max_run_seconds=20.0)
+    rows = driver.measure(NO_MONITOR, "cases", cases, 1, along="n", max_run_seconds=20.0)
     assert [row["found"] for row in rows] == 2 * [["cubic", "linear"]] + 2 * [["linear"]]
     assert [row["label"] for row in rows] == ["n = 20", "n = 40", "n = 80", "n = 160"]
     for row, seconds in zip(rows[2:], (64, 512), strict=True):
         assert row["unavailable"] == {"cubic": f"would take {seconds} s, by its smaller sizes"}
     # rows that differ in another field do not count; through one row goes the square
-    assert extrapolate(rows, {"n": 40, "kind": "b"}, "n", "cubic") == 0.0
-    found = extrapolate(rows[:1], {"n": 40, "kind": "a"}, "n", "linear")
+    assert driver.extrapolate(rows, {"n": 40, "kind": "b"}, "n", "cubic") == 0.0
+    found = driver.extrapolate(rows[:1], {"n": 40, "kind": "a"}, "n", "linear")
     assert found == pytest.approx(4.0)
 
 
 def test_memory_of_a_program_is_known_before_it_runs():
-    x = jnp.ones((16, 16))
+    x = np.ones((16, 16), np.float32)
 
     def outer(x):
         return jnp.sort((x.ravel()[:, None] * x.ravel()[None, :]), axis=1)[:, 0]
 
-    np.testing.assert_allclose(compiled(outer, x)(), outer(x))
-    with pytest.raises(Unavailable, match="more than"):
-        compiled(outer, x, max_bytes=4 * 16**4 - 1)
+    np.testing.assert_allclose(driver.compiled(outer, x)(), np.ones(16**2))
+    with pytest.raises(driver.Unavailable, match="more than"):
+        driver.compiled(outer, x, max_bytes=4 * 16**4 - 1)
 
 
 @pytest.mark.slow
 @pytest.mark.cli
 def test_memory_of_one_call():
     ones = ("float32", functools.partial, np.ones, 2**23)
-    grown, result = in_fresh_process(growth_of_memory, *ones)
+    grown, result = driver.in_fresh_process(driver.growth_of_memory, *ones)
     # the system counts pages core by core: a total is some hundred pages early or late
     assert (abs(grown - 2**26) < 2**22, result.nbytes) == (True, 2**26)
     sizes, call = (2, 19, 5, 0), attention_contenders.one_call
-    with pytest.raises(Unavailable, match="needs "):
-        growth_of_memory("float32", call, "jax.nn", False, "forward", sizes, 1)
+    with pytest.raises(driver.Unavailable, match="needs "):
+        driver.growth_of_memory("float32", call, "jax.nn", False, "forward", sizes, 1)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others forget no peak of memory")
@@ -129,16 +119,16 @@ def test_memory_of_a_later_call_leaves_out_the_first():
         sizes = iter((2**27, 2**26))
         return lambda: np.ones(next(sizes), np.uint8).sum()
 
-    assert growth_of_later_call("float32", calls) == pytest.approx(2**26, rel=0.1)
+    assert driver.growth_of_later_call("float32", calls) == pytest.approx(2**26, rel=0.1)
 
 
 @pytest.mark.slow
 @pytest.mark.cli
 def test_peak_memory_is_of_a_process_of_its_own():
-    here = peak_bytes()
+    here = driver.peak_bytes()
     block = np.ones(2**28, np.uint8)  # more than what processes differ by without it
-    assert peak_bytes() >= here  # this process only grows
-    assert 2**20 < in_fresh_process(peak_bytes) < here + block.nbytes
+    assert driver.peak_bytes() >= here  # this process only grows
+    assert 2**20 < driver.in_fresh_process(driver.peak_bytes) < here + block.nbytes
 
 
 def test_target_is_judged_by_its_worst_value():

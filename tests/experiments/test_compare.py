@@ -4,21 +4,19 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from outputs import read_csv, read_json
-from small_configs import DATA, small_holdout
+from small_configs import DATA, TRAINED
 
 from experiments.__main__ import main
 from experiments.reports.number_labels import labels
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
-CONFIG = small_holdout(23, "steps: 5", [2, 7])
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, blank_figures):
     """A folder of two runs that differ in their learning rate."""
     folder = tmp_path_factory.mktemp("runs")
-    (folder / "c.yaml").write_text(CONFIG)
+    (folder / "c.yaml").write_text(TRAINED)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name, rate in (("slow", "0.05"), ("fast", "0.3")):
@@ -90,7 +88,7 @@ def test_index_has_a_line_for_each_run(runs, capsys):
     assert main(["index"]) == 0
     head, fast, slow, last = capsys.readouterr().out.splitlines()
     assert head.split() == ["run", "study", "state", "seed", "started", "seconds"]
-    assert fast.split()[:4] == ["fast", "holdout", "done", "2024"]
+    assert fast.split()[:4] == ["fast", "holdout", "done", "3"]
     assert slow.split()[0] == "slow"
     assert last.endswith("index.csv: 2 runs")
     rows = read_csv(runs / "index.csv")

@@ -9,7 +9,6 @@ import yaml
 from small_configs import BENCH, DATA, HEADS, HOLDOUT, LEAVE_ONE_OUT, assert_one_error, places
 
 from experiments.__main__ import main
-from experiments.config.loading import ConfigError
 
 # a config, where its error is, and words of it
 UNKNOWN = [
@@ -201,11 +200,6 @@ def test_long_errors_are_cut(errors_of):
     assert 900 < len(line) < 1100
 
 
-def test_error_found_in_the_data_is_a_config_error(resolved):
-    with pytest.raises(ConfigError, match=r"^config\.yaml:7: hold_out\.0: holding out 30 rows"):
-        resolved(HOLDOUT.replace("[1, 0.5]", "[30]"))
-
-
 # --- values that belong together ---
 
 
@@ -268,11 +262,8 @@ def test_missing_fields_of_another_source_are_reported_at_the_group(errors_of):
     assert places(lines) == [f"config.yaml:2: data.{field}: " for field in ("path", "x", "y")]
 
 
-def test_control_characters_are_refused(errors_of):
+def test_control_characters_and_deep_nesting_are_refused(errors_of):
     assert errors_of("study: a\x00b\n")[0].startswith("config.yaml: this is not YAML: ")
-
-
-def test_deep_nesting_is_refused(errors_of):
     assert errors_of(HOLDOUT + "name: " + "[" * 5000 + "\n")[0].startswith("config.yaml")
 
 

@@ -10,18 +10,17 @@ from unittest.mock import MagicMock
 
 import pytest
 from outputs import read_csv, read_json, read_lines
-from small_configs import small_holdout
+from small_configs import TRAINED
 
 from experiments.__main__ import main
 
-CONFIG = small_holdout(23, "steps: 4", [2, 7], "seed: 3\n")
 LOSS = "loss/hold_out_2"
 
 
 @pytest.fixture
 def run(finished_run, home):
     """The name of a finished run below the current directory, with its figures."""
-    shutil.copytree(finished_run(CONFIG), home / "results" / "holdout" / "one")
+    shutil.copytree(finished_run(TRAINED), home / "results" / "holdout" / "one")
     return "results/holdout/one"
 
 
@@ -119,7 +118,7 @@ def test_tensorboard_gets_scalars_images_and_the_config(run, monkeypatch, capsys
         times.append(options["walltime"])
     assert scalars["loss/hold_out_2"] == metrics_of(run)
     expected = read_json(f"{run}/summary.json")["fits"][0]["lengthscale"]
-    assert scalars["summary/fits.0.lengthscale"] == [(4, expected)]
+    assert scalars["summary/fits.0.lengthscale"] == [(5, expected)]
     assert times == sorted(times)
     assert times[0] > 1.7e9  # seconds since 1970
     images = {call.args[0]: call for call in writer.add_image.call_args_list}

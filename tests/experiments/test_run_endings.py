@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from outputs import read_json, start
-from small_configs import DATA, HOLDOUT
+from small_configs import DATA, TRAINED
 
 from attnkernel.fitting import CostWarning, FitWarning
 from experiments.__main__ import main
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("blank_figures")
 
 SIMULATED = "data: {source: heteroskedastic, n: 20}\n"
 FILES = {
-    "holdout.yaml": HOLDOUT,
+    "holdout.yaml": TRAINED,
     "lengthscales.yaml": f"study: lengthscales\n{SIMULATED}lengthscales: [1.0, 0.3]\n",
     "data.yaml": DATA,
 }
@@ -94,8 +94,8 @@ def test_run_without_a_terminal_prints_plain_lines_with_the_loss(capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert "\x1b" not in out
-    steps = re.findall(r"^training: (\d)/4  loss \d+\.\d+ \d+\.\d+$", out, re.MULTILINE)
-    assert steps == ["1", "2", "3", "4"]
+    steps = re.findall(r"^training: (\d)/5  loss \d+\.\d+ \d+\.\d+$", out, re.MULTILINE)
+    assert steps == ["1", "2", "3", "4", "5"]
 
 
 def test_run_prints_a_table_and_its_files(capsys):

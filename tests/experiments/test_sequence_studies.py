@@ -14,14 +14,8 @@ from experiments.benchmarks.selection import BenchSelection
 from experiments.config.registry import STUDIES
 from experiments.reports.figures import smoothing_verdicts
 from experiments.reports.predictions import half_width
+from experiments.studies import head_errors
 from experiments.studies.associative_recall import OneLayer
-from experiments.studies.head_errors import (
-    SHRINKAGE,
-    decompose_error,
-    fit_data_sets,
-    fit_heads,
-    shrunken_weights,
-)
 from experiments.studies.sequence_estimators import LAYERS, errors_of_layer
 
 
@@ -156,7 +150,7 @@ def test_bias_variance_and_covariance_add_up_to_the_error():
     rng = np.random.default_rng(0)
     truth = rng.normal(size=7)
     each = truth + 0.3 + rng.normal(size=(50, 1, 7)) + 0.5 * rng.normal(size=(50, 4, 7))
-    found = decompose_error(each, truth)
+    found = head_errors.decompose_error(each, truth)
     terms = found["bias"] + found["variance"] + found["covariance"]
     np.testing.assert_allclose(terms, found["error"])
     np.testing.assert_allclose(found["variance"], np.mean(each.var(axis=0)) / 4)
@@ -176,14 +170,14 @@ def test_weights_have_the_least_leave_one_out_error_by_refits(x64):
         return 1 / 8 + np.linalg.solve(gram, p.T @ (y[rows] - p @ np.full(8, 1 / 8)))
 
     errors = []
-    for shrinkage in SHRINKAGE:
+    for shrinkage in head_errors.SHRINKAGE:
         seen = [np.arange(25) != i for i in range(25)]
         left = [y[i] - predictions[i] @ solve(rows, shrinkage) for i, rows in enumerate(seen)]
         errors.append(np.mean(np.square(left)))
-    best = SHRINKAGE[np.argmin(errors)]
-    assert best > SHRINKAGE[0]
+    best = head_errors.SHRINKAGE[np.argmin(errors)]
+    assert best > head_errors.SHRINKAGE[0]
     expected = solve(np.full(25, True), best)
-    found = jax.jit(shrunken_weights)(predictions, y, 25)
+    found = jax.jit(head_errors.shrunken_weights)(predictions, y, 25)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -192,7 +186,7 @@ def test_heads_are_kernel_regressions_on_blocks_of_rotated_columns(x64):
     x, q, y = rng.normal(size=(20, 4)), rng.normal(size=(3, 4)), rng.normal(size=20)
     rotation = np.linalg.qr(rng.normal(size=(4, 4)))[0]
     candidates = np.array([0.4, 0.8, 1.6])
-    found = jax.jit(fit_heads, static_argnums=4)(x, y, q, rotation, 2, candidates, 20)
+    found = jax.jit(head_errors.fit_heads, static_argnums=4)(x, y, q, rotation, 2, candidates, 20)
 
     def predict(ell, at, block, seen=1.0):
         a, b = (at @ rotation)[:, block], (x @ rotation)[:, block]
@@ -221,7 +215,9 @@ def test_all_lengths_and_functions_share_a_program_and_have_the_results_of_their
 
     def fit(function, n, longest):
         key, (function, n, noise) = jax.random.PRNGKey(n), map(jnp.asarray, (function, n, 0.3))
-        return fit_data_sets(key, function, queries, eye, 2, candidates, n, longest, noise, 2)
+        return head_errors.fit_data_sets(
+            key, function, queries, eye, 2, candidates, n, longest, noise, 2
+        )
 
     padded = {function: fit(function, n, 24) for function, n in ((0, 7), (1, 13), (2, 24))}
     assert sum("fit_data_sets" in name for name in programs) == 1

@@ -25,7 +25,7 @@ def test_leave_one_out_of_real_data_equals_that_of_np(x64):
 
 
 def test_predictions_of_a_fit_have_the_weights_of_its_rows(x64):
-    (x, y), weights = sample(), np.linspace(0.1, 3.0, N)
+    (x, y), weights = map(np.asarray, sample()), np.linspace(0.1, 3.0, N)
     fitted, at = ak.fit(model(), x, y, weights=weights, starts=1), np.array([[0.1], [0.7]])
     shares = np.exp(-0.5 * ((at - x.T) / float(fitted.model.kernel.lengthscale)) ** 2) * weights
     np.testing.assert_allclose(fitted(at), shares @ y / shares.sum(axis=1), rtol=1e-9)

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from noisy_sine import whole_numbers
 from refusals import assert_raises
 from scipy import optimize, stats
 
@@ -104,12 +105,6 @@ def test_the_spread_of_small_numbers_does_not_vanish():
     x = np.random.default_rng(0).uniform(size=50)
     found, scaled = (np.asarray(normal_reference(each), float) for each in (x, 1e-25 * x))
     np.testing.assert_allclose(scaled * 1e25, found, rtol=1e-5)
-
-
-def whole_numbers():
-    """302 whole numbers from 0 to 100."""
-    rng = np.random.default_rng(0)
-    return np.r_[0.0, 100.0, np.clip(np.round(rng.gamma(4.0, 8.0, size=300)), 0, 100)]
 
 
 # R 4.2: bw.SJ(x, nb = 101 * 1024, method = m, tol = 1e-13) for m = "ste" and "dpi": cells of 1/1024

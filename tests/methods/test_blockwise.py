@@ -5,25 +5,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import laws
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
-from laws import (
-    DIM,
-    DIM_V,
-    KERNELS,
-    PRIORS,
-    QUERIES,
-    REPRESENTATIVE_KERNELS,
-    RULES,
-    assert_agree,
-    assert_equals_dense,
-    assert_tables_agree,
-    evaluate_table,
-    random_arrays,
-    to_float64,
-)
 from marks import needs_finufft, slow
+from programs import operations
 from refusals import assert_raises
 
 import attnkernel as ak
@@ -45,18 +31,19 @@ KINDS_OF_PRIORS = ("window without held out", "relative bias at given positions"
 @pytest.mark.parametrize(
     ("kernels", "prior_names", "derivatives"),
     [
-        (REPRESENTATIVE_KERNELS, PRIORS, False),
-        (REPRESENTATIVE_KERNELS[:1], KINDS_OF_PRIORS, True),
-        slow(KERNELS, PRIORS, False),
-        slow(REPRESENTATIVE_KERNELS, PRIORS, True),
+        (laws.REPRESENTATIVE_KERNELS, laws.PRIORS, False),
+        (laws.REPRESENTATIVE_KERNELS[:1], KINDS_OF_PRIORS, True),
+        slow(laws.KERNELS, laws.PRIORS, False),
+        slow(laws.REPRESENTATIVE_KERNELS, laws.PRIORS, True),
         slow(KINDS_OF_KERNELS, KINDS_OF_PRIORS, True),
     ],
     ids=lambda part: "with derivatives" if part is True else "",
 )
 def test_tables_of_kernels_and_priors(x64, kernels, prior_names, derivatives):
     """Values for every kernel and prior, gradients and JVPs for every kind of them."""
-    parts = list(kernels), list(prior_names), RULES["sink"], *random_arrays()
-    assert_tables_agree(*evaluate_table((BLOCKS, Dense()), *parts, derivatives=derivatives))
+    parts = list(kernels), list(prior_names), laws.RULES["sink"], *laws.random_arrays()
+    tables = laws.evaluate_table((BLOCKS, Dense()), *parts, derivatives=derivatives)
+    laws.assert_tables_agree(*tables)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +53,10 @@ def test_tables_of_kernels_and_priors(x64, kernels, prior_names, derivatives):
 )
 def test_all_keys_at_once_in_blocks_of_queries(x64, rule, derivatives):
     """A kernel that is not cheap is summed in ten blocks of at most 3 queries."""
-    assert not KERNELS["polynomial"].is_cheap
-    parts = ["polynomial"], list(PRIORS), RULES[rule], *random_arrays()
+    assert not laws.KERNELS["polynomial"].is_cheap
+    parts = ["polynomial"], list(laws.PRIORS), laws.RULES[rule], *laws.random_arrays()
     methods = Blockwise(3), Dense()
-    assert_tables_agree(*evaluate_table(methods, *parts, derivatives=derivatives))
+    laws.assert_tables_agree(*laws.evaluate_table(methods, *parts, derivatives=derivatives))
 
 
 @pytest.mark.parametrize(
@@ -128,8 +115,8 @@ def test_program_of_few_keys_has_half_the_operations():
     ids=lambda part: part if isinstance(part, str) else "",
 )
 def test_every_rule(x64, kernel, rule, method, derivatives):
-    parts = *to_float64((KERNELS[kernel], PRIORS["causal"], RULES[rule])), *random_arrays()
-    assert_equals_dense(method, *parts, derivatives=derivatives)
+    parts = laws.to_float64((laws.KERNELS[kernel], laws.PRIORS["causal"], laws.RULES[rule]))
+    laws.assert_equals_dense(method, *parts, *laws.random_arrays(), derivatives=derivatives)
 
 
 @pytest.mark.parametrize("lengthscale", [0.1, slow(2.0)])
@@ -138,9 +125,9 @@ def test_many_dimensions(x64, lengthscale):
 
     With one column of values, whose derivatives have a formula of their own.
     """
-    q, k, v = random_arrays(dim=7)
-    parts = to_float64(ak.Gaussian(lengthscale)), None, ak.Softmax(), q, k, v[:, :1]
-    assert_equals_dense(BLOCKS, *parts)
+    q, k, v = laws.random_arrays(dim=7)
+    parts = laws.to_float64(ak.Gaussian(lengthscale)), None, ak.Softmax(), q, k, v[:, :1]
+    laws.assert_equals_dense(BLOCKS, *parts)
 
 
 def scalar(method, kernel, q, k, v):
@@ -149,8 +136,8 @@ def scalar(method, kernel, q, k, v):
 
 @pytest.mark.slow
 def test_hessian_by_every_order_of_differentiation(x64):
-    data = random_arrays(queries=3, keys=5)
-    kernel, methods = to_float64(ak.Matern52(0.6)), (Dense(), Blockwise(2, 3))
+    data = laws.random_arrays(queries=3, keys=5)
+    kernel, methods = laws.to_float64(ak.Matern52(0.6)), (Dense(), Blockwise(2, 3))
     dense, ours = (functools.partial(scalar, method, kernel) for method in methods)
 
     @jax.jit
@@ -164,9 +151,9 @@ def test_hessian_by_every_order_of_differentiation(x64):
         )
 
     expected, forward_over_reverse, reverse_over_reverse, forward_over_forward = hessians(*data)
-    assert_agree(forward_over_reverse, expected, 1e-9, 1e-9)
-    assert_agree(reverse_over_reverse, expected[0][0], 1e-9, 1e-9)
-    assert_agree(forward_over_forward, expected[0][0], 1e-9, 1e-9)
+    laws.assert_agree(forward_over_reverse, expected, 1e-9, 1e-9)
+    laws.assert_agree(reverse_over_reverse, expected[0][0], 1e-9, 1e-9)
+    laws.assert_agree(forward_over_forward, expected[0][0], 1e-9, 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -174,17 +161,17 @@ def test_hessian_by_every_order_of_differentiation(x64):
     [("epanechnikov", False), *(slow(k, True) for k in ("epanechnikov", "dot product"))],
 )
 def test_batches_whose_members_need_different_blocks(x64, kernel, derivatives):
-    q, k, v = random_arrays()
-    stacked = np.stack([q, q + 1.0, 2.0 * q, q - 30.0]).reshape(2, 2, QUERIES, DIM)
+    q, k, v = laws.random_arrays()
+    stacked = np.stack([q, q + 1.0, 2.0 * q, q - 30.0]).reshape(2, 2, laws.QUERIES, laws.DIM)
     # keys in order, so that blocks differ in what they reach
-    parts = KERNELS[kernel], ak.Causal(offset=4), ak.Softmax(), stacked, np.sort(k, axis=0), v
-    assert_equals_dense(Blockwise(8, 8), *to_float64(parts), derivatives=derivatives)
+    parts = laws.KERNELS[kernel], ak.Causal(offset=4), ak.Softmax(), stacked, np.sort(k, axis=0), v
+    laws.assert_equals_dense(Blockwise(8, 8), *laws.to_float64(parts), derivatives=derivatives)
 
 
 def test_no_queries_and_no_keys():
-    q, k, v = random_arrays()
-    assert ak.attend(q[:0], k, v, kernel=ak.Gaussian(1.0), method=Blockwise()).shape == (0, DIM_V)
+    q, k, v = laws.random_arrays()
     parts = {"kernel": ak.Gaussian(1.0), "method": Blockwise()}
+    assert ak.attend(q[:0], k, v, **parts).shape == (0, laws.DIM_V)
     value, log_mass = ak.attend(q, k[:0], v[:0], **parts, return_log_mass=True)
     assert (np.asarray(value) == 0).all()
     assert np.isneginf(log_mass).all()
@@ -216,7 +203,7 @@ def test_values_without_columns(x64, kernel, method, prior):
     np.testing.assert_allclose(log_mass, dense, rtol=1e-6, atol=1e-6)
 
 
-X = jnp.ones((6, 3))
+X = np.ones((6, 3), np.float32)
 
 
 def precisions(kernel, method, prior=None):
@@ -226,17 +213,9 @@ def precisions(kernel, method, prior=None):
         out = ak.attend(x, x, x, kernel=kernel, method=method, prior=prior)
         return jnp.sum(out**2)
 
-    found = set()
-
-    def walk(jaxpr):
-        for equation in jaxpr.eqns:
-            if equation.primitive.name == "dot_general":
-                found.add(equation.params["precision"])
-            for inner in jaxprs_in_params(equation.params):
-                walk(inner)
-
-    walk(jax.make_jaxpr(jax.value_and_grad(total))(X).jaxpr)
-    return {pair[0].name.lower() for pair in found if pair is not None}
+    found = operations(jax.make_jaxpr(jax.value_and_grad(total))(X).jaxpr)
+    pairs = [one.params["precision"] for one in found if one.primitive.name == "dot_general"]
+    return {pair[0].name.lower() for pair in pairs if pair is not None}
 
 
 METHODS = {

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fourier_error import error_in_tolerances
-from jax.extend.core import jaxprs_in_params
 from jax.sharding import PartitionSpec
 from laws import assert_agree, assert_equals_dense, to_float64
 from marks import needs_finufft, slow
+from programs import operations
 
 import attnkernel as ak
 from attnkernel import priors
@@ -122,15 +122,6 @@ def test_only_a_prediction_of_zero_needs_a_thousandth_of_a_typical_value(x64):
     assert int(recomputed(q + 0.5)) == 0
 
 
-def primitives(jaxpr, name):
-    """All equations of this name, those within branches too."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == name:
-            yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from primitives(inner, name)
-
-
 @pytest.mark.slow
 def test_one_transform_of_the_keys_serves_all_heads(x64):
     q, k, v = data(1)
@@ -150,8 +141,10 @@ def test_one_transform_of_the_keys_serves_all_heads(x64):
 
     ours, dense = jax.device_get(values_and_slopes(kernels))
     assert_agree(ours, dense, rtol=1e-6, atol=1e-8)
-    jaxpr = jax.make_jaxpr(functools.partial(heads, Fourier()))(kernels).jaxpr
-    of_keys, of_queries = (list(primitives(jaxpr, name)) for name in ("nufft1", "nufft2"))
+    found = list(operations(jax.make_jaxpr(functools.partial(heads, Fourier()))(kernels).jaxpr))
+    of_keys, of_queries = (
+        [one for one in found if one.primitive.name == name] for name in ("nufft1", "nufft2")
+    )
     pairs = 2  # two columns of v and the mass, two by two
     assert {equation.invars[0].aval.size for equation in of_keys} == {pairs * KEYS}
     assert {equation.outvars[0].aval.size for equation in of_queries} == {3 * pairs * QUERIES}

@@ -8,21 +8,10 @@ import json
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import laws
 import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from laws import (
-    KERNELS,
-    PRIORS,
-    RULES,
-    assert_agree,
-    assert_equals_dense,
-    assert_tables_agree,
-    evaluate,
-    evaluate_table,
-    random_arrays,
-    to_float64,
-)
 from marks import needs_finufft, slow
 from refusals import assert_raises
 
@@ -63,9 +52,10 @@ HIDDEN = np.arange(37) % 3 == 1
 )
 def test_value_gradient_and_jvp(x64, kernel, prior, rule, method, derivatives):
     """29 queries and 37 keys on four devices: the last parts are padded."""
-    parts = *to_float64((KERNELS[kernel], PRIORS[prior], RULES[rule])), *random_arrays()
-    found = evaluate(MODES[method], *parts, derivatives=derivatives)
-    assert_agree(found, evaluate(Dense(), *parts, derivatives=derivatives))
+    parts = laws.to_float64((laws.KERNELS[kernel], laws.PRIORS[prior], laws.RULES[rule]))
+    parts = *parts, *laws.random_arrays()
+    found = laws.evaluate(MODES[method], *parts, derivatives=derivatives)
+    laws.assert_agree(found, laws.evaluate(Dense(), *parts, derivatives=derivatives))
 
 
 OF_VALUES, OF_DERIVATIVES = (("additive",), False), (("gaussian per dimension", "additive"), True)
@@ -82,12 +72,12 @@ OF_VALUES, OF_DERIVATIVES = (("additive",), False), (("gaussian per dimension", 
 )
 def test_every_prior(x64, method, options):
     """Positions are those of the whole arrays, not of the part on a device."""
-    assert_tables_agree(table(MODES[method], *options), dense_table(*options))
+    laws.assert_tables_agree(table(MODES[method], *options), dense_table(*options))
 
 
 def table(method, kernels, derivatives):
-    parts = list(kernels), list(PRIORS), RULES["softmax"], *random_arrays()
-    return evaluate_table(method, *parts, derivatives=derivatives)
+    parts = list(kernels), list(laws.PRIORS), laws.RULES["softmax"], *laws.random_arrays()
+    return laws.evaluate_table(method, *parts, derivatives=derivatives)
 
 
 @functools.cache
@@ -98,8 +88,8 @@ def dense_table(kernels, derivatives):
 
 @pytest.mark.slow
 def test_second_derivatives(x64):
-    q, k, v = random_arrays(queries=6, keys=7)
-    kernel = to_float64(ak.Matern52(0.6))
+    q, k, v = laws.random_arrays(queries=6, keys=7)
+    kernel = laws.to_float64(ak.Matern52(0.6))
 
     @jax.jit
     def hessians(k):
@@ -136,12 +126,12 @@ def test_second_derivatives(x64):
     ],
 )
 def test_every_inner_method(x64, inner, kernel, prior, tolerance, ring):
-    q, k, v = random_arrays(dim=1)
+    q, k, v = laws.random_arrays(dim=1)
     if isinstance(inner, Linear):
         q, k = np.abs(q), np.abs(k)
     method = Sharded(mesh(3), ring=ring, inner=inner)
-    parts = to_float64(kernel), prior, ak.Softmax(), q, k, v
-    assert_equals_dense(method, *parts, derivatives=False, rtol=tolerance, atol=tolerance)
+    parts = laws.to_float64(kernel), prior, ak.Softmax(), q, k, v
+    laws.assert_equals_dense(method, *parts, derivatives=False, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("method", BOTH)
@@ -149,9 +139,9 @@ def test_distant_parts_and_empty_rows(x64, method):
     """Parts whose weights differ by e^-50000, and a query that sees no key of any part."""
     q, v = np.array([[1.0], [99.0], [50.0]]), np.arange(16.0)[:, None]
     k = np.repeat([[0.0], [100.0]], 8, axis=0)
-    kernel, prior = to_float64(ak.Gaussian(0.3)), priors.MaskFunction(lambda i, j: i < 2)
+    kernel, prior = laws.to_float64(ak.Gaussian(0.3)), priors.MaskFunction(lambda i, j: i < 2)
     parts = kernel, prior, ak.Softmax(), q, k, v
-    ours, dense = evaluate((MODES[method], Dense()), *parts, derivatives=False)
+    ours, dense = laws.evaluate((MODES[method], Dense()), *parts, derivatives=False)
     np.testing.assert_allclose(ours[0], [[3.5], [11.5], [0.0]], rtol=1e-12)
     np.testing.assert_allclose(ours[1], dense[1], rtol=1e-6)
     assert np.isneginf(ours[1][2])
@@ -160,16 +150,16 @@ def test_distant_parts_and_empty_rows(x64, method):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", BOTH)
 def test_heads_and_batches(x64, method):
-    data = [np.stack([rows, rows + 0.1, -rows])[:, None] for rows in random_arrays()]
-    kernel = ak.PerHead(to_float64(ak.Gaussian(np.array([0.3, 1.0]))))
-    assert_equals_dense(MODES[method], kernel, ak.Causal(), ak.Softmax(), *data)
+    data = [np.stack([rows, rows + 0.1, -rows])[:, None] for rows in laws.random_arrays()]
+    kernel = ak.PerHead(laws.to_float64(ak.Gaussian(np.array([0.3, 1.0]))))
+    laws.assert_equals_dense(MODES[method], kernel, ak.Causal(), ak.Softmax(), *data)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ring", [False, True])
 def test_batch_over_another_mesh_axis(x64, ring):
     both = mesh(2, 4, names=("data", "devices"))
-    data = tuple(np.stack([rows, rows + 0.1]) for rows in random_arrays(queries=32, keys=40))
+    data = tuple(np.stack([rows, rows + 0.1]) for rows in laws.random_arrays(queries=32, keys=40))
     places = NamedSharding(both, PartitionSpec("data", "devices"))
     laid_out = [jax.device_put(rows, places) for rows in data]
     call = jax.jit(functools.partial(ak.attend, kernel=ak.Gaussian(0.6), prior=ak.Causal()))
@@ -181,7 +171,7 @@ def test_batch_over_another_mesh_axis(x64, ring):
 def test_ring_keeps_the_sharding_of_queries(x64):
     ring = Sharded(mesh(8), ring=True)
     places = NamedSharding(ring.mesh, PartitionSpec("devices"))
-    data = random_arrays(queries=32, keys=40)
+    data = laws.random_arrays(queries=32, keys=40)
     attended = functools.partial(ak.attend, kernel=ak.Gaussian(0.6))
     out = attended(*(jax.device_put(rows, places) for rows in data), method=ring)
     assert out.sharding.is_equivalent_to(places, 2)
@@ -214,9 +204,9 @@ def test_invalid_meshes(as_users_run_it):
 
 def test_default_mesh_is_all_devices():
     assert Sharded().devices == 8
-    data = random_arrays(keys=5)  # fewer keys than devices: some hold padding alone
+    data = laws.random_arrays(keys=5)  # fewer keys than devices: some hold padding alone
     parts = ak.Gaussian(0.3), None, ak.Softmax(), *data
-    assert_equals_dense(Sharded(), *parts, derivatives=False, rtol=1e-5, atol=1e-6)
+    laws.assert_equals_dense(Sharded(), *parts, derivatives=False, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -4,18 +4,9 @@ import re
 
 import jax
 import jax.numpy as jnp
+import laws
 import numpy as np
 import pytest
-from laws import (
-    DIM,
-    DIM_V,
-    KERNELS,
-    PRIORS,
-    assert_agree,
-    assert_tables_agree,
-    evaluate_table,
-    random_arrays,
-)
 from marks import slow
 from programs import temporary_bytes
 
@@ -32,19 +23,19 @@ LIGHT_KERNELS = ("matern52", "periodic", "tricube", "gaussian per dimension", "p
 @pytest.mark.parametrize("path", ["stored", "unmaterialised"])
 @pytest.mark.parametrize(
     ("kernels", "prior_names"),
-    [(["gaussian"], list(PRIORS)), slow(LIGHT_KERNELS, ["none"])],
+    [(["gaussian"], list(laws.PRIORS)), slow(LIGHT_KERNELS, ["none"])],
     ids=["priors", "kernels"],
 )
 def test_far_and_near_queries_side_by_side(x64, kernels, prior_names, path, request):
     """Shifts are raised for all of a batch if for any."""
     if path == "unmaterialised":
         request.getfixturevalue("force_unmaterialised")
-    assert all(KERNELS[name].is_cheap for name in kernels)
-    q, k, v = random_arrays()
+    assert all(laws.KERNELS[name].is_cheap for name in kernels)
+    q, k, v = laws.random_arrays()
     arrays = np.stack([q, q + 3.0, q + 30.0]), k, v[:, :1]
     parts = kernels, prior_names, ak.Softmax(), *arrays
     methods = Blockwise(6, 7), Dense()
-    assert_tables_agree(*evaluate_table(methods, *parts, derivatives=False))
+    laws.assert_tables_agree(*laws.evaluate_table(methods, *parts, derivatives=False))
 
 
 def test_tables_of_blocks_of_other_sizes(x64, force_unmaterialised):
@@ -66,7 +57,7 @@ def test_tables_of_blocks_of_other_sizes(x64, force_unmaterialised):
         methods = Blockwise(6, 7), Dense()
         return [(jax.grad(value)(x, method), maximum(method)) for method in methods]
 
-    assert_agree(*of_methods(x))
+    laws.assert_agree(*of_methods(x))
 
 
 class Near(priors.Prior):
@@ -91,7 +82,7 @@ def test_priors_are_asked_about_no_row_beyond_the_last(x64):
         return [jax.grad(value, (0, 1))(rate, x, method) for method in methods]
 
     *ours, dense = gradients(np.float64(0.7), x)
-    assert_agree(ours, [dense, dense])
+    laws.assert_agree(ours, [dense, dense])
 
 
 def test_a_mask_that_knows_its_keys_needs_no_table():
@@ -123,8 +114,8 @@ def test_memory_grows_with_rows_not_with_pairs(derivative):
         "hessian-vector product": lambda *a: jax.jvp(gradient, a, a)[1],
     }[derivative]
     n = 16384  # n x n numbers would be 1 GiB, 64 per number of the arguments 21 MiB
-    used = temporary_bytes(function, (n, DIM), (n, DIM), (n, DIM_V))
-    assert used < 64 * n * 4 * (DIM + DIM_V)
+    used = temporary_bytes(function, (n, laws.DIM), (n, laws.DIM), (n, laws.DIM_V))
+    assert used < 64 * n * 4 * (laws.DIM + laws.DIM_V)
 
 
 @pytest.mark.slow
@@ -136,7 +127,7 @@ def test_mask_blocks_are_not_stored_per_head():
         def value(q, k, v):
             return scalar(Blockwise(512, 512), q, k, v, ak.DotProduct(), prior)
 
-        shapes = [(heads, n, DIM), (heads, n, DIM), (heads, n, DIM_V)]
+        shapes = [(heads, n, laws.DIM), (heads, n, laws.DIM), (heads, n, laws.DIM_V)]
         return temporary_bytes(jax.grad(value, (0, 1, 2)), *shapes)
 
     assert used(ak.Causal()) - used(None) < 3 * 512**2 * 4
@@ -148,14 +139,14 @@ def test_large_batch_is_processed_one_member_at_a_time():
         return ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=method)
 
     n = 1024
-    used = temporary_bytes(streamed, (2, 4, n, DIM), (4, n, DIM), (n, DIM_V))
+    used = temporary_bytes(streamed, (2, 4, n, laws.DIM), (4, n, laws.DIM), (n, laws.DIM_V))
     assert used < 24 * 2**20  # 8 blocks of scores would be 32 MiB
     none = jax.eval_shape(streamed, *(np.zeros(s) for s in ((0, n, 2), (n, 2), (n, 5))))
     assert none.shape == (0, n, 5)
     rng = np.random.default_rng(0)
     q, k, v = (rng.normal(size=s).astype(np.float32) for s in ((3, n, 2), (n, 2), (n, 5)))
     dense = ak.attend(q, k, v, kernel=ak.Gaussian(0.3), method=Dense())
-    assert_agree(streamed(q, k, v), dense, rtol=1e-4, atol=1e-5)
+    laws.assert_agree(streamed(q, k, v), dense, rtol=1e-4, atol=1e-5)
 
 
 def test_blocks_out_of_reach_are_not_evaluated():
@@ -220,8 +211,8 @@ def test_a_window_reaches_its_first_and_its_last_block(x64):
         ]
 
     streamed, at_once, dense = of_methods(x)
-    assert_agree(streamed, dense)
-    assert_agree(at_once, dense)
+    laws.assert_agree(streamed, dense)
+    laws.assert_agree(at_once, dense)
 
 
 @pytest.mark.slow

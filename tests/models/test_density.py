@@ -8,36 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow
+from noisy_sine import whole_numbers
 from refusals import assert_raises
 from scipy import integrate, optimize, special, stats
 from scipy.stats import norm, vonmises
 from sklearn.neighbors import KernelDensity
 
 import attnkernel as ak
-from attnkernel.kernels import (
-    AitchisonAitken,
-    Biweight,
-    Boxcar,
-    Cauchy,
-    Cosine,
-    LiRacine,
-    Matern32,
-    RationalQuadratic,
-    Triangular,
-    Tricube,
-    Triweight,
-    WangVanRyzin,
-)
 from attnkernel.objectives import UnbiasedCV
 
 N, M = 61, 7
 SKLEARN = {
     "gaussian": ak.Gaussian,
-    "tophat": Boxcar,
+    "tophat": ak.kernels.Boxcar,
     "epanechnikov": ak.Epanechnikov,
     "exponential": ak.Laplace,
-    "linear": Triangular,
-    "cosine": Cosine,
+    "linear": ak.kernels.Triangular,
+    "cosine": ak.kernels.Cosine,
 }
 
 
@@ -89,7 +76,7 @@ def test_a_full_metric_is_the_covariance_of_scipy(x64):
 def test_the_log_density_does_not_underflow(x64):
     @jax.jit
     def logs(q, x):
-        kernels = ak.Gaussian(0.5), Tricube(0.5)
+        kernels = ak.Gaussian(0.5), ak.kernels.Tricube(0.5)
         return [ak.density(q, x, kernel=kernel, log=True) for kernel in kernels]
 
     q = np.array([200.0])
@@ -105,23 +92,25 @@ def test_integrals_by_their_closed_forms(x64, dim):
     expected = [
         (ak.Gaussian(1.0), 2 ** (h - 1) * g(h)),
         (ak.Laplace(1.0), g(dim)),
-        (Matern32(1.0), 3**-h * (g(dim) + g(dim + 1))),
+        (ak.kernels.Matern32(1.0), 3**-h * (g(dim) + g(dim + 1))),
         (ak.Matern52(1.0), 5**-h * (g(dim) + g(dim + 1) + g(dim + 2) / 3)),
-        (Boxcar(1.0), 1 / dim),
-        (Triangular(1.0), 1 / dim - 1 / (dim + 1)),
+        (ak.kernels.Boxcar(1.0), 1 / dim),
+        (ak.kernels.Triangular(1.0), 1 / dim - 1 / (dim + 1)),
         (ak.Epanechnikov(1.0), special.beta(h, 2) / 2),
-        (Biweight(1.0), special.beta(h, 3) / 2),
-        (Triweight(1.0), special.beta(h, 4) / 2),
-        (Tricube(1.0), special.beta(dim / 3, 4) / 3),
+        (ak.kernels.Biweight(1.0), special.beta(h, 3) / 2),
+        (ak.kernels.Triweight(1.0), special.beta(h, 4) / 2),
+        (ak.kernels.Tricube(1.0), special.beta(dim / 3, 4) / 3),
     ]
     if dim == 1:
-        expected.append((Cauchy(1.0), np.pi / 2))
+        expected.append((ak.kernels.Cauchy(1.0), np.pi / 2))
     alphas = np.array([h + 0.01, h + 0.99, h + 1.01, 100.0])
     of_alphas = 0.5 * (2 * alphas) ** h * special.beta(h, alphas - h)
 
     @jax.jit
     def log_normalisers(kernels, alphas):
-        of_alpha = jax.vmap(lambda alpha: RationalQuadratic(1.0, alpha).log_normaliser(dim))
+        of_alpha = jax.vmap(
+            lambda alpha: ak.kernels.RationalQuadratic(1.0, alpha).log_normaliser(dim)
+        )
         return jnp.stack([kernel.log_normaliser(dim) for kernel in kernels]), of_alpha(alphas)
 
     kernels, integrals = zip(*expected, strict=True)
@@ -151,7 +140,7 @@ def test_densities_of_mixed_columns_sum_to_one(x64):
 
     @jax.jit
     def density(q):
-        names = AitchisonAitken(0.2, 3).on(1) * WangVanRyzin(0.3).on(2)
+        names = ak.kernels.AitchisonAitken(0.2, 3).on(1) * ak.kernels.WangVanRyzin(0.3).on(2)
         return ak.density(q, x, kernel=ak.Gaussian(0.4).on(0) * names)
 
     found = np.sum(np.asarray(density(cells.reshape(-1, 3))))
@@ -165,7 +154,7 @@ def test_the_likelihood_of_lengthscale_and_shape_has_slopes(x64):
     @jax.vmap
     def value_and_slopes(scale, alpha):
         def log_likelihood(scale, alpha):
-            kernel = RationalQuadratic(scale, alpha)
+            kernel = ak.kernels.RationalQuadratic(scale, alpha)
             return jnp.sum(ak.density(q, x, kernel=kernel, log=True))
 
         value, slopes = jax.value_and_grad(log_likelihood, argnums=(0, 1))(scale, alpha)
@@ -186,8 +175,8 @@ def test_densities_of_li_and_racine_sum_to_one_over_their_categories(x64):
 
     @jax.jit
     def found(lambdas):
-        kernels = LiRacine(lambdas, (3, 5)), LiRacine(lambdas[0], 3).on(0)
-        both = kernels[0], kernels[1] * LiRacine(lambdas[1], 5).on(1)
+        kernels = ak.kernels.LiRacine(lambdas, (3, 5)), ak.kernels.LiRacine(lambdas[0], 3).on(0)
+        both = kernels[0], kernels[1] * ak.kernels.LiRacine(lambdas[1], 5).on(1)
         return [ak.density(at, x, kernel=kernel, weights=weights) for kernel in both]
 
     of_pairs = np.prod(np.where(at[:, None] == x, 1.0, lambdas), axis=2)
@@ -196,16 +185,18 @@ def test_densities_of_li_and_racine_sum_to_one_over_their_categories(x64):
     for density in jax.device_get(found(lambdas)):
         np.testing.assert_allclose(density, expected, rtol=1e-12)
     one = at[:, :1], x[:, :1]
-    assert_raises("2 bandwidths.*1 columns", ak.density, *one, kernel=LiRacine(0.3, (3, 5)))
+    assert_raises(
+        "2 bandwidths.*1 columns", ak.density, *one, kernel=ak.kernels.LiRacine(0.3, (3, 5))
+    )
 
 
 def test_kernels_and_data_without_a_density_are_refused():
     q, x, _ = points(2)
     for kernel, pattern in [
-        (Cauchy(1.0), r"Cauchy\(lengthscale=1\).* 2 dimensions"),
-        (RationalQuadratic(1.0, 1.0), "RationalQuadratic.* 2 dimensions"),
+        (ak.kernels.Cauchy(1.0), r"Cauchy\(lengthscale=1\).* 2 dimensions"),
+        (ak.kernels.RationalQuadratic(1.0, 1.0), "RationalQuadratic.* 2 dimensions"),
         (ak.DotProduct(), "DotProduct .*density"),
-        (LiRacine(0.1), "LiRacine .*density"),
+        (ak.kernels.LiRacine(0.1), "LiRacine .*density"),
         (ak.Gaussian(1.0).on(1), "constant along"),
         (ak.Gaussian(1.0) * ak.Laplace(1.0), r"\(0, 1\), \(0, 1\)"),
         (ak.Gaussian(1.0).on(0) * ak.Laplace(1.0).on(0), r"\(0,\), \(0,\)"),
@@ -213,7 +204,7 @@ def test_kernels_and_data_without_a_density_are_refused():
         assert_raises(pattern, ak.density, q, x, kernel=kernel)
     assert_raises("x has none", ak.density, q, x[:0], kernel=ak.Gaussian(1.0))
     assert_raises("2 and 1", ak.density, q, x[:, 0], kernel=ak.Gaussian(1.0))
-    inside = jax.jit(lambda scale: ak.density(q, x, kernel=Cauchy(scale)))(1.0)
+    inside = jax.jit(lambda scale: ak.density(q, x, kernel=ak.kernels.Cauchy(scale)))(1.0)
     assert np.all(np.isnan(inside))
 
 
@@ -340,11 +331,6 @@ def test_distributions_of_other_kernels_are_refused():
     model = ak.KernelDensity(ak.Laplace(1.0))
     assert_raises(r"of ak.Gaussian.*kernel is Laplace", model.cdf, X, X)
     assert_raises(r"of ak.Gaussian.*kernel is Laplace", model.sample, jax.random.PRNGKey(0), 3, X)
-
-
-def whole_numbers():
-    rng = np.random.default_rng(0)
-    return np.r_[0.0, 100.0, np.clip(np.round(rng.gamma(4.0, 8.0, size=300)), 0, 100)]
 
 
 def test_unbiased_cross_validation_equals_that_of_r(x64):

@@ -11,6 +11,7 @@ from local_likelihoods import FAMILIES, MEANS, locfit_cases, locfit_results, new
 from marks import slow
 from refusals import assert_raises
 from scipy.special import xlogy
+from slopes import assert_slopes
 
 import attnkernel as ak
 from attnkernel.priors import ExcludeSelf
@@ -180,13 +181,7 @@ def test_derivatives_equal_finite_differences(x64, order):
             return np.sum(np.sin(MEANS[name](beta[:, 0])))
 
         slopes, curvature = jax.device_get(derivatives(order, np.array(index), *at))
-        rng = np.random.default_rng(1)
-        for argument, slope in enumerate(slopes):
-            direction = rng.normal(size=np.shape(at[argument]))
-            moved = (at[argument] + step * direction for step in (1e-5, -1e-5))
-            ahead, behind = (loss(*at[:argument], to, *at[argument + 1 :]) for to in moved)
-            expected = (ahead - behind) / 2e-5
-            np.testing.assert_allclose(np.sum(slope * direction), expected, rtol=1e-6, atol=1e-8)
+        assert_slopes(slopes, loss, at, rtol=1e-6, atol=1e-8)
         low, middle, high = (loss(0.1 + step, *at[1:]) for step in (-1e-3, 0, 1e-3))
         second = (low - 2 * middle + high) / 1e-6
         np.testing.assert_allclose(curvature, second, rtol=1e-4, atol=1e-5)

@@ -3,12 +3,12 @@
 import functools
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from estimates import local_fit
 from known_fits import known_fit
 from least_squares import monomials
 from marks import slow
@@ -97,11 +97,6 @@ def test_local_linear_quantiles_of_quantreg(x64):
     np.testing.assert_allclose(found, rows[:, :, 2:], rtol=0, atol=1e-8)
 
 
-@eqx.filter_jit
-def local_fit(model, x_new, x, y):
-    return model.local_fit(x_new, x, y)
-
-
 @pytest.mark.slow
 def test_many_ties_reach_the_least_loss(x64):
     """Eleven inputs, integer labels, a kernel of equal weights: many polynomials are minima."""
@@ -135,14 +130,15 @@ def test_order_0_is_the_quantile_of_weights(x64):
 
 
 def test_quantiles_of_a_fit_of_order_1_are_local_linear(x64):
-    """A weight of k is k rows. Those of a `LocalQuantile` have all levels too."""
+    """With weights of rows. Those of a `LocalQuantile` have all levels too."""
     x, y, weights, x_new = sample()
     kernel = ak.Gaussian(0.3)
     fit = known_fit(ak.KernelRegression(kernel, order=1), x, y, weights)
     found = ak.quantiles(fit, x_new, LEVELS)
-    rows = np.repeat(np.arange(N), weights.astype(int))
-    expected = np.asarray(ak.LocalQuantile(kernel)(x_new, x[rows], y[rows]))
-    np.testing.assert_allclose(np.asarray(found)[:, 1], expected, rtol=1e-9)
+    of_pairs = weights * gaussian_weights(x_new, x, 0.3)
+    for ours, at, w in zip(np.asarray(found), x_new, of_pairs, strict=True):
+        expected = [highs(monomials(x - at, 1), y, w, level)[0][0] for level in LEVELS]
+        np.testing.assert_allclose(ours, expected, rtol=1e-9)
     own = known_fit(ak.LocalQuantile(kernel), x, y, weights)
     np.testing.assert_allclose(ak.quantiles(own, x_new, LEVELS), found, rtol=1e-12)
 

@@ -1,10 +1,10 @@
 """Mean and variance of labels, and the likelihood by which they are fitted."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from estimates import predict
 from least_squares import left_out, local_polynomial
 from marks import slow
 from scipy import stats
@@ -28,11 +28,6 @@ def by_loops(x_new, x, y, mean=0.3, variance=0.7, weights=None):
     squares = (y - left_out(x, y, mean, weights=weights)) ** 2
     of_mean = local_polynomial(x_new, x, mean, weights=weights) @ y
     return of_mean, local_polynomial(x_new, x, variance, weights=weights) @ squares
-
-
-@eqx.filter_jit
-def predict(model, x_new, x, y, **options):
-    return model(x_new, x, y, **options)
 
 
 @pytest.mark.parametrize("weighted", [True, slow(False)])

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import jaxprs_in_params
+from estimates import predict
 from known_fits import known_fit
 from laws import KERNELS
 from marks import slow
+from programs import operations
 from refusals import assert_refused
 
 import attnkernel as ak
@@ -27,11 +28,6 @@ def sample(dim: int):
     rng = np.random.default_rng(dim)
     x = rng.uniform(-2, 2, size=(N, dim))
     return x, np.sin(2 * x).sum(1) + 0.1 * rng.normal(size=N), rng.uniform(-2, 2, size=(M, dim))
-
-
-@eqx.filter_jit
-def predict(model, x_new, x, y, **options):
-    return model(x_new, x, y, **options)
 
 
 def test_heads_are_combined_by_their_coefficients(x64):
@@ -99,22 +95,11 @@ def test_the_policy_raise_names_the_remedies():
         jax.block_until_ready(out_of_reach("raise"))
 
 
-def unconditional_primitives(jaxpr):
-    """The names of all operations outside the branches of `lax.cond`."""
-    names = set()
-    for equation in jaxpr.eqns:
-        names.add(equation.primitive.name)
-        if equation.primitive.name != "cond":
-            inner = map(unconditional_primitives, jaxprs_in_params(equation.params))
-            names = names.union(*inner)
-    return names
-
-
 def test_nearest_labels_are_found_only_if_a_query_has_no_weight():
     x, y, x_new = sample(2)
     model = ak.KernelRegression(ak.Gaussian(0.3), on_empty="nearest")
     traced = jax.make_jaxpr(lambda x_new: model(x_new, x, y))(jnp.asarray(x_new))
-    names = unconditional_primitives(traced.jaxpr)
+    names = {one.primitive.name for one in operations(traced.jaxpr, skipped=("cond",))}
     assert "cond" in names
     assert "argmin" not in names
 

@@ -14,64 +14,45 @@ import numpy as np
 
 import attnkernel as ak
 from attnkernel import priors
-from attnkernel.kernels import (
-    AdditiveScore,
-    AitchisonAitken,
-    Bilinear,
-    Biweight,
-    Boxcar,
-    Cauchy,
-    Cosine,
-    CosineSimilarity,
-    Matern32,
-    Polynomial,
-    Projected,
-    RationalQuadratic,
-    SoftCapped,
-    Triangular,
-    Tricube,
-    Triweight,
-    WangVanRyzin,
-)
 from attnkernel.methods import Dense
 from attnkernel.priors import RelativeBias
 from attnkernel.rules import Uniform
 
 QUERIES, KEYS, DIM, DIM_V = 29, 37, 2, 3
+ROUNDED = ak.kernels.Projected(ak.kernels.AitchisonAitken(0.3, 5), jnp.round, jnp.round)
 
 KERNELS = {
     "gaussian": ak.Gaussian(0.7),
     "gaussian per dimension": ak.Gaussian(np.array([0.5, 1.1])),
     "gaussian, full metric": ak.Gaussian(0.8, metric=np.array([[2.0, 0.3], [0.3, 0.5]])),
     "laplace": ak.Laplace(0.5),
-    "matern32": Matern32(0.5),
+    "matern32": ak.kernels.Matern32(0.5),
     "matern52": ak.Matern52(0.5),
-    "rational quadratic": RationalQuadratic(0.4, 1.7),
-    "cauchy": Cauchy(0.3),
+    "rational quadratic": ak.kernels.RationalQuadratic(0.4, 1.7),
+    "cauchy": ak.kernels.Cauchy(0.3),
     "periodic": ak.Periodic(0.6, 2.3),
-    "boxcar": Boxcar(1.1),
-    "triangular": Triangular(1.2),
+    "boxcar": ak.kernels.Boxcar(1.1),
+    "triangular": ak.kernels.Triangular(1.2),
     "epanechnikov": ak.Epanechnikov(1.1),
-    "biweight": Biweight(1.3),
-    "triweight": Triweight(0.9),
-    "tricube": Tricube(1.2),
-    "cosine": Cosine(1.1),
+    "biweight": ak.kernels.Biweight(1.3),
+    "triweight": ak.kernels.Triweight(0.9),
+    "tricube": ak.kernels.Tricube(1.2),
+    "cosine": ak.kernels.Cosine(1.1),
     "product": ak.Gaussian(0.7) * ak.Epanechnikov(1.5),
     "dot product": ak.DotProduct(),
-    "cosine similarity": CosineSimilarity(np.asarray(2.0)),
-    "polynomial": Polynomial(4, offset=np.asarray(0.3)),
-    "bilinear": Bilinear([[0.5, -1.0], [0.3, 0.8]]),
-    "additive": AdditiveScore([1.5, -0.7]),
-    "projected": Projected(
+    "cosine similarity": ak.kernels.CosineSimilarity(np.asarray(2.0)),
+    "polynomial": ak.kernels.Polynomial(4, offset=np.asarray(0.3)),
+    "bilinear": ak.kernels.Bilinear([[0.5, -1.0], [0.3, 0.8]]),
+    "additive": ak.kernels.AdditiveScore([1.5, -0.7]),
+    "projected": ak.kernels.Projected(
         ak.Matern52(0.5),
         eqx.nn.Linear(DIM, 3, key=jax.random.PRNGKey(0)),
         eqx.nn.Linear(DIM, 3, use_bias=False, key=jax.random.PRNGKey(1)),
     ),
-    "soft-capped": SoftCapped(ak.Epanechnikov(1.1), np.asarray(2.0)),
-    "on columns": ak.Matern52(0.7).on(1) * Triweight(2.5).on(0),
-    "categories": Projected(AitchisonAitken(0.3, 5), jnp.round, jnp.round).on(0)
-    * ak.Gaussian(0.8).on(1),
-    "ordered categories": WangVanRyzin(np.array([0.2, 0.6])),
+    "soft-capped": ak.kernels.SoftCapped(ak.Epanechnikov(1.1), np.asarray(2.0)),
+    "on columns": ak.Matern52(0.7).on(1) * ak.kernels.Triweight(2.5).on(0),
+    "categories": ROUNDED.on(0) * ak.Gaussian(0.8).on(1),
+    "ordered categories": ak.kernels.WangVanRyzin(np.array([0.2, 0.6])),
 }
 # one smooth and positive everywhere, one compact, one of inner products
 REPRESENTATIVE_KERNELS = ("gaussian", "epanechnikov", "dot product")

@@ -45,6 +45,10 @@ def small_holdout(rows, training, sizes, first=""):
     )
 
 
+# its training is one program for all tests of a process
+TRAINED = small_holdout(23, "steps: 5, learning_rate: 0.3", [2, 7], "seed: 3\n")
+
+
 def assert_one_error(lines, start, *fragments):
     """One line, with this start and all of these fragments."""
     (line,) = lines

@@ -25,7 +25,7 @@ from .values import FIT, FOLDER, KEY, MODEL, MULTIHEAD, POINTS, SEQUENCE, STACK,
 GAUSSIAN = ak.Gaussian(0.2)
 PER_HEAD = Later(lambda: ak.PerHead(now(STACK)))
 DENSITY = Later(lambda: ak.KernelDensity(ak.Gaussian(0.3)))
-ONES = jnp.ones((3, 1, 1))
+ONES, TWO_ONES = (jax.device_put(np.ones((n, 1, 1), np.float32)) for n in (3, 2))
 # class: an instance, which is called if it can be
 INSTANCES: dict[str, Any] = {
     "KernelRegression": MODEL,
@@ -195,12 +195,12 @@ ODD: dict[str, Arguments] = {
     },
     "nn.KVCache": {"vo_size": ("whole from 0", 2)},
     "nn.KVCache.append": {
-        "keys": ("paired", ONES[:2]),
-        "values": ("paired", ONES[:2]),
+        "keys": ("paired", TWO_ONES),
+        "values": ("paired", TWO_ONES),
         "positions": ("codes?", np.arange(2)),
     },
     "nn.KVCache.keep": {"length": ("whole from 0", 1)},
-    "nn.RecurrentCache": {"state": ("object", jnp.zeros(2))},
+    "nn.RecurrentCache": {"state": ("object", jax.device_put(np.zeros(2, np.float32)))},
     "recurrent.RecursiveLeastSquares": {"ridge": LENGTH},
     "recurrent.regress": {
         "q": ("paired", POINTS),
