@@ -5,7 +5,7 @@ RESULTS = (
     "Fit Bands Selection LocalFit LikelihoodFit QuantileFit Box Choice Result Starts "
     "AverageDerivative BootstrapTest DegreesOfFreedom Discontinuity Report Sample SoftmaxState "
     "WeightedPowerMeans MatrixState LeastSquaresState LinearState Task Rows Estimate DataSupport "
-    "LinearCoefficients Dataset"
+    "LinearCoefficients Dataset Votes"
 )
 FOR_AUTHORS_INSIDE_JIT = (
     "unbounded rescaled category_counts periods PointBoxes Features PositionBlock KeyMask "
