@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 18_831, "experiments": 13_356, "tests": 21_621}
+CODE_LINES = {"attnkernel": 18_832, "experiments": 13_027, "tests": 21_630}
 FILES = 168
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
