@@ -7,6 +7,7 @@ from ._rules import (
     Softmax as Softmax,
     Uniform as Uniform,
     entmax_threshold,
+    entropy,
     find_threshold,
     threshold_sums,
     threshold_tangent,

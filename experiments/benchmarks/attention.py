@@ -17,7 +17,7 @@ from pydantic import Field
 from ..runs import Monitor, Run
 from . import attention_contenders as work, driver
 from .benchmark import Benchmark, Results
-from .reports import draw_bars, note_unavailable, ratios, target
+from .reports import draw_rows, note_unavailable, ratios, target
 
 MEMORY = ("growth_bytes", "later_growth_bytes")  # of the first call, and of a later one
 Tokens = Annotated[int, Field(ge=2, le=1_000_000)]
@@ -81,8 +81,8 @@ class BenchAttention(AttentionBenchmark):
         one."""
         places = list(itertools.product(work.WORKS, work.CONTENDERS)) if self.memory_length else []
 
-        def measure_memory(i: int) -> dict[str, Any]:
-            (causal, phase), name = places[i]
+        def measure_memory(place: tuple[tuple[bool, str], str]) -> dict[str, Any]:
+            (causal, phase), name = place
             sizes = (self.heads, self.memory_length, self.dim, self.seed)
             call = (work.one_call, name, causal, phase, sizes, self.max_memory_gib * driver.GIB)
             row = {"contender": name, "length": self.memory_length}
@@ -95,7 +95,7 @@ class BenchAttention(AttentionBenchmark):
             return row | dict(zip(MEMORY, (grown, later), strict=True)) | {"unavailable": None}
 
         label = lambda row: f"{row['contender']}, {_work(row)}"  # noqa: E731
-        return {"memory": monitor.collect("memory", len(places), measure_memory, label)}
+        return {"memory": monitor.collect("memory", places, measure_memory, label)}
 
     def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Operations a second of the products of matrices; causal: of the allowed pairs."""
@@ -104,12 +104,9 @@ class BenchAttention(AttentionBenchmark):
         return {"Gflop/s": f"{operations / row['median'][work.OURS] / 1e9:.0f}"}
 
     def targets(self, results: Results) -> Iterator[dict[str, Any]]:
-        table, grown = results.table, _memory_by_contender(results, "growth_bytes")
-        later = _memory_by_contender(results, "later_growth_bytes").get(work.OURS, {})
-        saved = {
-            what: grown[work.JAX_NN][what] / ours
-            for what, ours in grown.get(work.OURS, {}).items()
-            if what in grown.get(work.JAX_NN, {})
+        table, memory = results.table, _memory_by_work(results)
+        later = {
+            row["label"]: row["later"][work.OURS] for row in memory if work.OURS in row["later"]
         }
         times = {
             (row["length"], row["phase"], row["causal"]): row["median"][work.OURS] for row in table
@@ -119,8 +116,8 @@ class BenchAttention(AttentionBenchmark):
             for (length, phase, causal), spent in times.items()
             if not causal and length >= 1024
         }
-
         at_4096 = ratios(table, work.JAX_NN, work.OURS, length=4096)
+        saved = ratios(memory, work.JAX_NN, work.OURS)
         yield target("times as fast as jax.nn, T = 4096", 4.0, at_4096)
         yield target(f"times less memory than jax.nn, T = {self.memory_length}", 10.0, saved)
         yield target("MiB of a later call, with gradients too", 150.0, later, at_most=True)
@@ -128,31 +125,32 @@ class BenchAttention(AttentionBenchmark):
         yield target("causal, in times of full", 0.6, causal_part, at_most=True)
 
     def print_tables(self, results: Results, run: Run) -> None:
-        missing = {work.in_words(*place): {} for place in work.WORKS}
-        for row in results.more["memory"]:
-            if row["unavailable"] is not None:
-                missing[_work(row)][row["contender"]] = row["unavailable"]
-        rows = [{"label": f"memory, {at}", "unavailable": out} for at, out in missing.items()]
-        note_unavailable(run, rows)
+        memory = _memory_by_work(results)
+        note_unavailable(run, [row | {"label": f"memory, {row['label']}"} for row in memory])
         super().print_tables(results, run)
 
     def draw(self, results: Results, run: Run) -> None:
         super().draw(results, run)
-        if results.more["memory"]:
+        if memory := _memory_by_work(results):
             label = f"MiB over an idle process, T = {self.memory_length}"
-            bars = _memory_by_contender(results, "growth_bytes")
-            draw_bars(run, "bench_attention_memory", bars, label)
+            draw_rows(run, "bench_attention_memory", memory, self.values, label)
 
 
-def _memory_by_contender(results: Results, of_call: str) -> dict[str, dict[str, float]]:
-    """Returns the measured MiB of one call, by contender and then by work, such as "causal
-    forward". `of_call`: one of `MEMORY`.
+def _memory_by_work(results: Results) -> list[dict[str, Any]]:
+    """Returns a row for each work, such as "causal forward", like those of seconds: by contender
+    the MiB of a first call as `median`, of a `later` one, and why one is `unavailable`.
     """
-    found: dict[str, dict[str, float]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for row in results.more["memory"]:
-        if row[of_call] is not None:
-            found.setdefault(row["contender"], {})[_work(row)] = row[of_call] / driver.MIB
-    return found
+        name, label = row["contender"], _work(row)
+        found = rows.setdefault(label, {"label": label, "unavailable": {}})
+        for key, of_call in zip(("median", "later"), MEMORY, strict=True):
+            found.setdefault(key, {})
+            if row[of_call] is not None:
+                found[key][name] = row[of_call] / driver.MIB
+        if row["unavailable"] is not None:
+            found["unavailable"][name] = row["unavailable"]
+    return list(rows.values())
 
 
 def _work(row: Mapping[str, Any]) -> str:

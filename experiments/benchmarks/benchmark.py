@@ -10,11 +10,11 @@ from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
 from ..config import Positive
-from ..reports import label_outer, looks_of, panels, save_with_legend
+from ..reports import label_outer, looks_of, panels, save_with_legend, ticks_at
 from ..runs import NO_MONITOR, Monitor, Run
 from ..studies import Study
 from .driver import Case, measure
-from .reports import draw_bars, note_unavailable, number, ratio, table_of_targets
+from .reports import draw_rows, note_unavailable, number, ratio, table_of_targets
 
 LIMITS = ("max_seconds", "max_run_seconds", "round_seconds")
 MAX_TICKS = 6  # up to this number of sizes, each has a tick
@@ -124,20 +124,15 @@ class Benchmark(Study):
             {"": row["label"], **{name: cell(row, name) for name in names}, **self.columns(row)}
             for row in rows
         ]
-        title = f"{self.unit}, medians of up to {self.repeats} (× {ours})"
-        run.table(title, list(cells[0]), [list(row.values()) for row in cells])
+        run.table_of(f"{self.unit}, medians of up to {self.repeats} (× {ours})", cells)
 
     def draw(self, results: Results, run: Run) -> None:
-        """Draws a line for each contender in a panel for each `panel`; without `along`, bars."""
+        """Draws a line for each contender in a panel for each `panel`; without `along`, a marker
+        in each row.
+        """
         rows, name = results.table, self.model_dump(include={"study"})["study"]
         if self.along is None:
-            bars = {
-                contender: {
-                    row["label"]: v for row in rows if (v := self.values(row).get(contender))
-                }
-                for contender in self.compared
-            }
-            draw_bars(run, name, bars, self.unit)
+            draw_rows(run, name, rows, self.values, self.unit)
         else:
             self._draw_lines(run, name, rows, self.along)
 
@@ -159,7 +154,6 @@ class Benchmark(Study):
             ax.set(xscale="log", yscale="log")
             ax.set_title(f"{title}\n{self.finding(of_panel[-1])}".strip())
             if len(sizes) <= MAX_TICKS:
-                ax.set_xticks(sizes, list(map(str, sizes)))
-                ax.minorticks_off()
+                ticks_at(ax.xaxis, sizes)
         label_outer(axes, self.x_label, self.unit)
         save_with_legend(run, name, figure, axes, columns=min(4, len(self.compared)))

@@ -103,27 +103,18 @@ class BenchGPU(Benchmark):
 
     def print_tables(self, results: Results, run: Run) -> None:
         rates = results.more["matrix_rates"]
-        run.table(
+        run.table_of(
             f"{results.more['devices']}: a product of {self.matrix} x {self.matrix} matrices",
-            ["precision", "Tflop/s"],
-            [[name, f"{rate / 1e12:.2f}"] for name, rate in rates.items()],
+            [{"precision": name, "Tflop/s": rate / 1e12} for name, rate in rates.items()],
         )
-        run.table(
-            f"medians of up to {self.repeats}",
-            ["", "contender", "ms", "Tflop/s", "of matrices", "error"],
-            [
-                [
-                    row["label"],
-                    name,
-                    f"{1e3 * seconds:.2f}",
-                    f"{row['operations'] / seconds / 1e12:.2f}",
-                    f"{row['operations'] / seconds / rates[name.rpartition(', ')[2]]:.3f}",
-                    f"{row['error'][name]:.0e}",
-                ]
-                for row in results.table
-                for name, seconds in row["median"].items()
-            ],
-        )
+        rows = []
+        for row in results.table:
+            for name, seconds in row["median"].items():
+                rate = row["operations"] / seconds
+                found = {"": row["label"], "contender": name, "ms": 1e3 * seconds}
+                found |= {"Tflop/s": rate / 1e12, "error": row["error"][name]}
+                rows.append(found | {"of matrices": rate / rates[name.rpartition(", ")[2]]})
+        run.table_of(f"medians of up to {self.repeats}", rows)
 
     def make_case(self, key: PRNGKeyArray, job: Job, n: int, phase: str) -> driver.Case:
         """Returns the `Case` that times every contender on n queries and n keys, with the kernel
@@ -132,28 +123,29 @@ class BenchGPU(Benchmark):
         rng = np.random.default_rng(self.seed)
         shapes = (n, job.dim), (n, job.dim), (n, job.dim_v), (n, job.dim_v)
         data = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
-        max_bytes = self.max_memory_gib * driver.GIB
+        ours = functools.partial(ak.attend, kernel=job.kernel, prior=job.prior)
+        fused, blockwise = (
+            functools.partial(ours, method=method)
+            for method in (ak.methods.Fused(), ak.methods.Blockwise())
+        )
+        dense = functools.partial(dense_xla, job)
 
-        def ours(method: ak.methods.Method, dtype: Any) -> driver.Contender:
-            def forward(q: Array, k: Array, v: Array) -> Array:
-                return ak.attend(q, k, v, kernel=job.kernel, prior=job.prior, method=method)
-
-            return make_contender(forward, phase, data, dtype, max_bytes)
-
-        def dense(dtype: Any, precision: str | None) -> driver.Contender:
-            forward = functools.partial(dense_xla, job)
-            with jax.default_matmul_precision(precision):
-                return make_contender(forward, phase, data, dtype, max_bytes)
+        def make(forward: Work, dtype: Any, precision: str | None = None) -> driver.Contender:
+            """As of `compile_phase`, on data of this type."""
+            arrays, max_bytes = [x.astype(dtype) for x in data], self.max_memory_gib * driver.GIB
+            try:
+                with jax.default_matmul_precision(precision):
+                    return work.compile_phase(forward, phase, arrays, max_bytes)
+            except (ValueError, RuntimeError, NotImplementedError) as reason:
+                raise driver.Unavailable(str(reason).partition("\n")[0]) from None
 
         makers: dict[str, Callable[[], driver.Contender]] = {
-            "Fused, bfloat16": lambda: ours(ak.methods.Fused(), jnp.bfloat16),
-            "Blockwise, float32": lambda: ours(ak.methods.Blockwise(), jnp.float32),
-            **{name: functools.partial(dense, **given) for name, given in DENSE.items()},
+            "Fused, bfloat16": lambda: make(fused, jnp.bfloat16),
+            "Blockwise, float32": lambda: make(blockwise, jnp.float32),
+            **{name: functools.partial(make, dense, **given) for name, given in DENSE.items()},
         }
         if job.score == ATTENTION:
-            makers["cuDNN, bfloat16"] = lambda: make_contender(
-                cudnn, phase, data, jnp.bfloat16, max_bytes
-            )
+            makers["cuDNN, bfloat16"] = lambda: make(cudnn, jnp.bfloat16)
             for name, precision in TORCH.items():
                 makers[name] = functools.partial(torch_on_gpu, phase, data, precision)
         else:
@@ -164,7 +156,11 @@ class BenchGPU(Benchmark):
             given = {name: "bfloat16" if "bfloat16" in name else "float32" for name in results}
             truth = {g: float64_reference(job, phase, data, g) for g in set(given.values())}
             found = results if phase == FORWARD else {k: v[1] for k, v in results.items()}
-            errors = {name: error_from(found[name], truth[given[name]]) for name in found}
+            errors = {}
+            for name, result in found.items():
+                rows, expected = truth[given[name]]
+                gap = np.abs(np.asarray(result).astype(float)[rows] - expected)
+                errors[name] = float(np.max(gap) / np.max(np.abs(expected)))
             return {"error": errors, "operations": job.operations(n, phase)}
 
         fields = {"job": str(job), "n": n, "phase": phase}
@@ -181,16 +177,6 @@ def matrix_rates(size: int, repeats: int) -> dict[str, float]:
         seconds = driver.interleaved({name: contender}, repeats).seconds
         rates[name] = 2.0 * size**3 / driver.medians(seconds)[name]
     return rates
-
-
-def make_contender(
-    forward: Work, phase: str, data: list[Array], dtype: Any, max_bytes: float
-) -> driver.Contender:
-    """As of `compile_phase`, on data of this type."""
-    try:
-        return work.compile_phase(forward, phase, [x.astype(dtype) for x in data], max_bytes)
-    except (ValueError, RuntimeError, NotImplementedError) as reason:
-        raise driver.Unavailable(str(reason).partition("\n")[0]) from None
 
 
 def dense_xla(job: Job, q: Array, k: Array, v: Array) -> Float[Array, "n dim_v"]:
@@ -274,9 +260,3 @@ def float64_reference(
             return rows, np.asarray(forward(q[rows]))
         pullback = jax.vjp(forward, q[rows])[1]
         return rows, np.asarray(pullback(cotangent[rows])[0])
-
-
-def error_from(result: Any, truth: tuple[np.ndarray, np.ndarray]) -> float:
-    rows, expected = truth
-    found = np.asarray(result).astype(float)[rows]
-    return float(np.max(np.abs(found - expected)) / np.max(np.abs(expected)))

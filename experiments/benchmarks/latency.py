@@ -18,15 +18,15 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import FieldError, Positive
-from ..reports import looks_of, save_with_legend, subplots
 from ..runs import Run
 from . import first_calls as first
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, SelfTimed, agreement, medians, optional_import
 from .fresh_process import Latency, measure
 from .r_scripts import timed_script
-from .reports import number, ratio, target
+from .reports import ratio, target
 
+COUNTED = ("wall", "compiled", "loaded")  # of a process, beside its CPU seconds
 TOLERANCE = 1e-3  # of attnkernel and Equinox, with and without a cache, in float32
 
 
@@ -110,7 +110,10 @@ class BenchLatency(Benchmark):
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             folder.cleanup()
-            found = {what: _medians_of(rounds, what) for what in ("wall", "compiled", "loaded")}
+            found = {
+                what: medians({name: [getattr(r, what) for r in of] for name, of in rounds.items()})
+                for what in COUNTED
+            }
             if call.measure == first.MEMORY:
                 found["growth"] = {
                     first.OURS: float(np.median([r.norms[0] for r in rounds[first.OURS]]))
@@ -135,33 +138,11 @@ class BenchLatency(Benchmark):
                     yield target(what, limit, place, at_most=True)
 
     def print_tables(self, results: Results, run: Run) -> None:
-        cells = []
+        rows = []
         for row in results.table:
-            label = row["label"]
             for contender in filter(row["median"].__contains__, self.compared):
                 over = ratio(row["median"], contender, first.OURS)
-                found = (row[what][contender] for what in ("wall", "compiled", "loaded"))
-                numbers = (row["median"][contender], over, *found)
-                cells.append([label, contender, *map(number, numbers)])
-                label = ""
-        headers = ["call", "contender", "CPU s", f"× {first.OURS}", "s", "compiled", "loaded"]
-        run.table(f"medians of {self.repeats} processes", headers, cells)
-
-    def draw(self, results: Results, run: Run) -> None:
-        """Draws a row of CPU seconds for each call, with a marker for each contender."""
-        rows = results.table
-        figure, ax = subplots(figsize=(6.4, 1.6 + 0.3 * len(rows)))
-        for contender, look in looks_of(self.compared).items():
-            places = [i for i, row in enumerate(rows) if contender in row["median"]]
-            if places:
-                seconds = [rows[i]["median"][contender] for i in places]
-                ax.plot(seconds, places, linestyle="none", label=contender, **look)
-        ax.set_yticks(range(len(rows)), [row["label"] for row in rows])
-        ax.invert_yaxis()
-        ax.set(xscale="log", xlabel=self.unit)
-        save_with_legend(run, "latency", figure, [ax], columns=3)
-
-
-def _medians_of(rounds: Mapping[str, list[Latency]], what: str) -> dict[str, float]:
-    """Returns the median of a field of `Latency` for each contender."""
-    return medians({name: [getattr(one, what) for one in found] for name, found in rounds.items()})
+                found = {"call": row["label"], "contender": contender}
+                found |= {"CPU s": row["median"][contender], f"× {first.OURS}": over}
+                rows.append(found | {what: row[what][contender] for what in COUNTED})
+        run.table_of(f"medians of {self.repeats} processes", rows)

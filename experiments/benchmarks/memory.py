@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import NonEmpty
-from ..reports import subplots
+from ..reports import draw_lines, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from ..studies import Study
 from .driver import MIB, growth_of_memory, in_fresh_process, timed
@@ -27,30 +27,24 @@ class BenchMemory(Study):
     is_benchmark: ClassVar[bool] = True
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
-        sizes = sorted(set(self.n))
-
-        def measure(i: int) -> dict[str, Any]:
-            work = (value_and_gradient, sizes[i], self.dim, self.seed, self.precision)
+        def measure(n: int) -> dict[str, Any]:
+            work = (value_and_gradient, n, self.dim, self.seed, self.precision)
             growth, (seconds, buffers) = in_fresh_process(growth_of_memory, self.precision, *work)
-            scores = np.dtype(self.precision).itemsize * sizes[i] ** 2
-            row = {"n": sizes[i], "seconds": seconds, "growth_mib": growth / MIB}
+            scores = np.dtype(self.precision).itemsize * n**2
+            row = {"n": n, "seconds": seconds, "growth_mib": growth / MIB}
             return row | {"buffers_mib": buffers / MIB, "matrix_of_scores_mib": scores / MIB}
 
         label = "n = {n}: {growth_mib:.0f} MiB".format_map
-        return monitor.collect("sizes", len(sizes), measure, label)
+        return monitor.collect("sizes", sorted(set(self.n)), measure, label)
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
-        series = {key: [row[key] for row in results] for key in results[0]}
-        run.table(
-            f"Blockwise, value and gradient, {self.dim} dimensions: peak over an idle process",
-            ["n = m", "seconds", "MiB", "of which buffers, MiB", "a matrix of scores, MiB"],
-            [[f"{number:.4g}" for number in row.values()] for row in results],
-        )
+        n, _, growth, buffers, scores = np.transpose([list(row.values()) for row in results])
+        title = f"Blockwise, value and gradient, {self.dim} dimensions: peak over an idle process"
+        run.table_of(title, results)
         figure, ax = subplots(figsize=(4.6, 3.2))
-        ax.loglog(series["n"], series["matrix_of_scores_mib"], "--", label="a matrix of scores")
-        ax.loglog(series["n"], series["growth_mib"], "o-", label="Blockwise, value and gradient")
-        ax.loglog(series["n"], series["buffers_mib"], "s:", label="of which buffers")
-        ax.set(xlabel="points n", ylabel="memory (MiB)")
+        ours = {"Blockwise, value and gradient": growth, "of which buffers": buffers}
+        draw_lines(ax, n, ours | {"a matrix of scores": scores})
+        ax.set(xscale="log", yscale="log", xlabel="points n", ylabel="memory (MiB)")
         ax.legend()
         run.figure("memory", figure)
         run.summary({"dim": self.dim, "table": results})

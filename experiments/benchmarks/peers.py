@@ -16,7 +16,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Bundled, FieldError, Positive
-from ..reports import looks_of, save_with_legend, subplots
+from ..reports import draw_dots, save_with_legend, subplots
 from ..runs import Run
 from ..studies import Keys, load
 from .benchmark import Benchmark, Results
@@ -30,6 +30,8 @@ SIMPLE = ("neighbours", "ridge")
 LESS_R_SQUARED = -0.01  # than the better of these, at least
 
 
+COLUMNS = ("data", "contender", "seconds", "first", "error", "over_best", "r_squared")
+COLUMNS += ("mean_square_over_ours", "standard_error_of_that", "coverage", "width")
 Contender: Any = Literal[tuple(REGRESSORS)]
 
 
@@ -145,41 +147,22 @@ class Peers(Benchmark):
 
     def print_tables(self, results: Results, run: Run) -> None:
         rows = results.table
-        names = [name for name in self.compared if any(name in row["median"] for row in rows)]
-
-        def table(title: str, cell: Callable[[Mapping[str, Any], str], str]) -> None:
-            cells = [[name, *(cell(row, name) for row in rows)] for name in names]
-            run.table(title, ["", *(row["data"] for row in rows)], cells)
-
-        def in_standard_errors(folds: Mapping[str, float]) -> str:
-            error = folds["standard_error_of_that"]
-            return f"{folds['mean_square_over_ours'] / error:+.1f}" if error else ""
-
-        def of_folds(form: Callable[[Mapping[str, float]], str]) -> Any:
-            return lambda row, name: form(row["folds"][name]) if name in row["folds"] else "not run"
-
-        title = f"Root mean squared error over {self.folds} folds, over the minimum"
-        table(title, of_folds("{over_best:.3f}".format_map))
-        title = f"Mean square less that of {self.contenders[0]}, in standard errors of that"
-        table(title, of_folds(in_standard_errors))
-        table("R² of left-out labels", of_folds("{r_squared:.3f}".format_map))
-
-        def seconds(row: Mapping[str, Any], name: str) -> str:
-            if name not in row["median"]:
-                return "not run"
-            return f"{row['median'][name]:.2g} ({row['first'][name]:.2g})"
-
-        def interval(folds: Mapping[str, float]) -> str:
-            return "{coverage:.3f} ({width:.3g})".format(**folds) if "width" in folds else "none"
-
-        title = f"Seconds to choose and fit, median of up to {self.repeats} runs (first run)"
-        table(title, seconds)
-        share = f"Share of left-out labels in their {100 * self.level:g} % interval (mean width)"
-        table(share, of_folds(interval))
+        run.table_of(
+            f"Seconds to choose and fit, median of up to {self.repeats} runs, and of the first; "
+            f"over {self.folds} folds: root mean squared error, over the minimum, R², the mean "
+            f"square less that of {self.contenders[0]}, and {100 * self.level:g} % intervals",
+            [
+                {"data": row["data"], "contender": name, "seconds": seconds}
+                | {"first": row["first"][name], **row["folds"].get(name, {})}
+                for row in rows
+                for name, seconds in row["median"].items()
+            ],
+            COLUMNS,
+        )
+        words = "{} at {}: its folds are not run: one run takes {:.0f} s, more than max_run_seconds"
         run.note(
             [
-                f"{name} at {row['data']}: its folds are not run: one run takes {seconds:.0f} s, "
-                f"more than max_run_seconds"
+                words.format(name, row["data"], seconds)
                 for row in rows
                 for name, seconds in row["median"].items()
                 if name not in row["folds"]
@@ -223,30 +206,25 @@ class Peers(Benchmark):
             yield target(title, LESS_R_SQUARED, less)
 
     def draw(self, results: Results, run: Run) -> None:
-        rows = results.table
+        rows, missing = results.table, {"over_best": np.nan}
         figure, (left, right) = subplots(1, 2, sharey=True, figsize=(8.4, 1.6 + 0.42 * len(rows)))
-        places = np.arange(len(rows))
-        for i, (name, look) in enumerate(looks_of(self.compared).items()):
-            if not any(name in row["median"] for row in rows):
-                continue
-            above = [row["folds"].get(name, {}).get("over_best", np.nan) for row in rows]
-            seconds = [row["median"].get(name, np.nan) for row in rows]
-            # ours filled, and above the others
-            ours = name in OURS
-            face = {"markerfacecolor": look["color"] if ours else "none", "zorder": 2 + ours}
-            for ax, values in ((left, 100.0 * (np.array(above) - 1.0)), (right, seconds)):
-                points = {**look, **face, "linestyle": "none", "markersize": 5.5}
-                ax.plot(values, places + 0.06 * (i - 5), label=name, **points)
+        names = [name for name in self.compared if any(name in row["median"] for row in rows)]
+        seconds = {name: [row["median"].get(name, np.nan) for row in rows] for name in names}
+        above = {
+            name: [100 * (row["folds"].get(name, missing)["over_best"] - 1) for row in rows]
+            for name in names
+        }
+        for ax, values in ((left, above), (right, seconds)):
+            draw_dots(ax, [row["data"] for row in rows], values)
+            for line in ax.lines:
+                line.set_fillstyle("full" if line.get_label() in OURS else "none")
+            ax.grid(axis="y", linewidth=0.4, color=(ak.plot.GREY, 0.4))
         left.axvline(100.0 * (CLOSE - 1.0), color=ak.plot.ink(), linestyle=":", linewidth=0.9)
         left.set_xscale("symlog", linthresh=1.0)
         left.set_xticks(ticks := [0, 1, 3, 10, 30, 100], map(str, ticks))
         left.set(xlabel="error of labels left out, above the minimum (%)")
         left.margins(x=0.08)
         right.set(xscale="log", xlabel="seconds to choose and fit, warm (median)")
-        left.set_yticks(places, [row["data"] for row in rows])
-        left.invert_yaxis()
-        for ax in (left, right):
-            ax.grid(axis="y", linewidth=0.4, color=(ak.plot.GREY, 0.4))
         save_with_legend(run, "peers", figure, [left, right], columns=4)
 
 

@@ -157,9 +157,8 @@ def _make_sklearn_contender(lengthscale: Array, x: Array, y: Array, max_bytes: f
     rbf_kernel = optional_import("sklearn.metrics.pairwise").rbf_kernel
     needed = x.itemsize * x.shape[0] ** 2
     if needed > max_bytes:
-        raise Unavailable(
-            f"needs a matrix of {needed / GIB:.1f} GiB, more than {max_bytes / GIB:.3g}"
-        )
+        gib, most = needed / GIB, max_bytes / GIB
+        raise Unavailable(f"needs a matrix of {gib:.1f} GiB, more than {most:.3g}")
     gamma = float(0.5 / lengthscale**2)
     return _weighted_means(lambda x, v: rbf_kernel(x, gamma=gamma) @ v, x, y)
 
@@ -173,10 +172,10 @@ def _compute_rates(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns 10⁹ pairs a second by contender, the operations of a pair, and the Gflop/s of a
     product of matrices, from `n`, `dim` and `median` seconds by contender in `row`.
     """
+    rows: dict[str, Any] = {**dict.fromkeys(row["median"], row["n"])}
+    rows |= dict.fromkeys(BOUNDS, _round_up_to_blocks(row["n"]))
     rates = {
-        name: float(_round_up_to_blocks(row["n"]) if name in BOUNDS else row["n"]) ** 2
-        / spent
-        / 1e9
+        name: float(rows[name]) ** 2 / spent / 1e9
         for name, spent in row["median"].items()
         if name != PRODUCT
     }

@@ -1,12 +1,12 @@
-"""Reports of benchmarks: ratios, unavailable contenders, targets and bars."""
+"""Reports of benchmarks: ratios, unavailable contenders, targets and values by row."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..reports import legend, subplots
-from ..runs import Run
+from ..reports import draw_dots, save_with_legend, subplots
+from ..runs import Run, as_cell
 
 
 def note_unavailable(run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -41,23 +41,20 @@ def ratios(
     return {label: value for label, value in found.items() if value is not None}
 
 
-def draw_bars(run: Run, name: str, bars: Mapping[str, Mapping[str, float]], x_label: str) -> None:
-    """A figure on a logarithmic axis: by contender, a bar for each label that has a value."""
-    labels = list(dict.fromkeys(label for of_label in bars.values() for label in of_label))
-    height = 0.8 / len(bars)
-    figure, ax = subplots(figsize=(6.4, 1.2 + 0.5 * len(labels) * max(1.0, len(bars) / 3)))
-    for i, (contender, of_label) in enumerate(bars.items()):
-        places = np.arange(len(labels)) + (i - (len(bars) - 1) / 2) * height
-        values = [of_label.get(label, np.nan) for label in labels]
-        drawn = ax.barh(places, values, 0.9 * height, label=contender)
-        ax.bar_label(drawn, [number(value) for value in values], padding=2, fontsize="small")
-    ax.set_yticks(np.arange(len(labels)), labels)
-    ax.invert_yaxis()
-    ax.margins(x=0.15)
+def draw_rows(
+    run: Run,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    values: Callable[[Mapping[str, Any]], Mapping[str, float]],
+    x_label: str,
+) -> None:
+    """A figure on a logarithmic axis: by label of the row, the values of each contender."""
+    names = dict.fromkeys(contender for row in rows for contender in values(row))
+    drawn = {name: [values(row).get(name, np.nan) for row in rows] for name in names}
+    figure, ax = subplots(figsize=(6.4, 1.6 + 0.35 * len(rows)))
+    draw_dots(ax, [row["label"] for row in rows], drawn)
     ax.set(xscale="log", xlabel=x_label)
-    if len(bars) > 1:
-        legend(figure, [ax])
-    run.figure(name, figure, **{key: list(of_label.values()) for key, of_label in bars.items()})
+    save_with_legend(run, name, figure, [ax], columns=3)
 
 
 def target(
@@ -82,17 +79,11 @@ def table_of_targets(run: Run, targets: Sequence[Mapping[str, Any]]) -> None:
     if not targets:
         return
     words = {True: "reached", False: "missed", None: "not measured"}
-    run.table(
-        "",
-        ["target", "", "worst", "at", ""],
-        [
-            [
-                row["target"],
-                f"≤ {row['at_most']:g}" if "at_most" in row else f"≥ {row['at_least']:g}",
-                "" if row["worst"] is None else f"{row['worst']:.2f}",
-                row["at"] or "",
-                words[row["reached"]],
-            ]
-            for row in targets
-        ],
-    )
+    columns = {
+        "target": "{target}",
+        "": lambda row: f"≤ {row['at_most']:g}" if "at_most" in row else f"≥ {row['at_least']:g}",
+        "worst": lambda row: as_cell(row["worst"], 3),
+        "at": lambda row: row["at"] or "",
+        " ": lambda row: words[row["reached"]],
+    }
+    run.table_of("", targets, columns)

@@ -20,7 +20,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..runs import Monitor, Run
+from ..runs import Monitor, Run, as_cell
 from ..studies import Keys
 from .benchmark import Benchmark, Results
 from .driver import Case, available
@@ -31,22 +31,6 @@ Select = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from x and y to bandw
 SAMPLE_SIZES = (3, 8, 30)
 SAMPLE_SECONDS = 30.0  # of each other library for the small samples
 SAMPLE_KINDS = ("smooth", "ties", "outliers", "nearly constant y", "noise")
-
-
-def _select_until_timeout(
-    select: Select, samples: list[tuple[np.ndarray, np.ndarray]], max_seconds: float
-) -> Iterator[np.ndarray | None]:
-    """Yields the bandwidths `select(x, y)` of each sample (x, y), None where it raised an error;
-    begins no sample after `max_seconds`.
-    """
-    started = time.perf_counter()
-    for x, y in samples:
-        if time.perf_counter() - started > max_seconds:
-            break
-        try:
-            yield select(x, y)
-        except Exception:  # whatever is raised is counted, and does not end the run
-            yield None
 
 
 def small_sample(
@@ -73,25 +57,27 @@ def small_sample(
 def count(
     name: str, samples: list[tuple[np.ndarray, np.ndarray]], results: list[np.ndarray | None]
 ) -> dict[str, Any]:
-    """How many results are no bandwidths, and how many lie outside the bounds of `fit`.
+    """How many results are no bandwidths, and how many lie outside the bounds of `fit`; None: an
+    error.
 
     Other libraries have no bounds: theirs are counted outside for comparison only.
     """
-    numbers = {"run": len(results), "errors": 0, "not finite": 0, "not positive": 0, "outside": 0}
-    for (x, _), bandwidth in zip(samples, results, strict=False):
+
+    def verdict(x: np.ndarray, bandwidth: np.ndarray | None) -> str:
         if bandwidth is None:
-            numbers["errors"] += 1
-        elif not np.all(np.isfinite(bandwidth)):
-            numbers["not finite"] += 1
-        elif np.any(bandwidth <= 0):
-            numbers["not positive"] += 1
-        else:
-            low, high = ak.Gaussian(np.ones(x.shape[1])).search_box(jnp.asarray(x))
-            within = (low.lengthscale * (1 - 1e-9) <= bandwidth) & (
-                bandwidth <= high.lengthscale * (1 + 1e-9)
-            )
-            numbers["outside"] += int(not np.all(within))
-    return {"contender": name, **numbers}
+            return "errors"
+        if not np.all(np.isfinite(bandwidth)):
+            return "not finite"
+        if np.any(bandwidth <= 0):
+            return "not positive"
+        low, high = ak.Gaussian(np.ones(x.shape[1])).search_box(jnp.asarray(x))
+        is_below = bandwidth < low.lengthscale * (1 - 1e-9)
+        is_above = bandwidth > high.lengthscale * (1 + 1e-9)
+        return "outside" if np.any(is_below | is_above) else "inside"
+
+    found = [verdict(x, bandwidth) for (x, _), bandwidth in zip(samples, results, strict=False)]
+    kinds = ("errors", "not finite", "not positive", "outside")
+    return {"contender": name, "run": len(results), **{kind: found.count(kind) for kind in kinds}}
 
 
 Count = Annotated[int, Field(ge=3, le=100_000)]
@@ -173,26 +159,29 @@ class BenchSelection(Benchmark):
         shapes = itertools.cycle(itertools.product(SAMPLE_SIZES, (1, 2)))
         samples = [small_sample(rng, *next(shapes), i) for i in range(self.samples)]
 
-        def measure(i: int) -> dict[str, Any]:
-            name, select = contenders[i]
+        def measure(contender: tuple[str, Select]) -> dict[str, Any]:
+            name, select = contender
             limit = np.inf if name == OURS else SAMPLE_SECONDS
-            started = time.perf_counter()
-            results = list(_select_until_timeout(select, samples, limit))
-            spent = time.perf_counter() - started
+            started, spent, results = time.perf_counter(), 0.0, []
+            for x, y in samples:
+                if spent > limit:
+                    break
+                try:
+                    results.append(select(x, y))
+                except Exception:  # whatever is raised is counted, and does not end the run
+                    results.append(None)
+                spent = time.perf_counter() - started
             return count(name, samples, results) | {"seconds": round(spent, 1)}
 
         label = "{contender}: {run} samples, {seconds} s".format_map
-        return {"small_samples": monitor.collect("small samples", len(contenders), measure, label)}
+        return {"small_samples": monitor.collect("small samples", contenders, measure, label)}
 
     def columns(self, row: Mapping[str, Any]) -> dict[str, str]:
+        above = row["criterion_above_ours"]
         return {
-            "bandwidth": " ".join(f"{h:.4g}" for h in row["bandwidth"][OURS]),
-            "criterion": f"{row['criterion'][OURS]:.6g}",
-            "criteria of others above": ", ".join(
-                f"{above:+.0e}"
-                for name, above in row["criterion_above_ours"].items()
-                if name != OURS
-            ),
+            "bandwidth": as_cell(row["bandwidth"][OURS]),
+            "criterion": as_cell(row["criterion"][OURS], 6),
+            "others above": as_cell([above[name] for name in above if name != OURS], 1),
             "first": number(row["first"][OURS]),
         }
 
@@ -205,11 +194,8 @@ class BenchSelection(Benchmark):
     def print_tables(self, results: Results, run: Run) -> None:
         super().print_tables(results, run)
         if small := results.more["small_samples"]:
-            run.table(
-                f"{self.samples} samples of {SAMPLE_SIZES[0]} to {SAMPLE_SIZES[-1]} points",
-                list(small[0]),
-                [list(map(str, row.values())) for row in small],
-            )
+            title = f"{self.samples} samples of {SAMPLE_SIZES[0]} to {SAMPLE_SIZES[-1]} points"
+            run.table_of(title, small)
 
 
 def criterion(x: np.ndarray, y: np.ndarray, bandwidth: np.ndarray) -> float:

@@ -22,7 +22,6 @@ from ..studies import Keys
 from ..studies.heads import Heads, stack
 from .benchmark import Benchmark, Results
 from .driver import Case
-from .reports import number
 
 SINK_MASS = 1e-16
 LEARNING_RATE = 0.2
@@ -151,8 +150,7 @@ class BenchTraining(Benchmark):
     def print_tables(self, results: Results, run: Run) -> None:
         super().print_tables(results, run)
         title = "speedup of all trainings"
-        cells = [[name, number(value)] for name, value in results.more[title].items()]
-        run.table(title, ["", "times"], cells)
+        run.table_of(title, [results.more[title]])
 
     def _make_hold_out_trainings(self, keys: Array) -> Trainings:
         """Returns the trainings of one model for each size of hold-out; `keys`: one for each."""

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import attnkernel as ak
+from attnkernel.rules import entropy
 
 from ..config import BUILT_IN, FieldError, Model
-from ..studies import entropy
 from ..studies.retrieval_rule import optimum
 from ..studies.zoo import attentions
 from ._page import Page, drawable_data, mark

@@ -2,7 +2,10 @@
 # ruff: noqa: F401  names for the rooms above
 
 from .figures import (
+    draw_dots,
     draw_fits,
+    draw_heat_maps,
+    draw_lines,
     facets,
     heat_map,
     label_outer,
@@ -13,5 +16,6 @@ from .figures import (
     save_with_legend,
     smoothing_verdicts,
     subplots,
+    ticks_at,
 )
 from .number_labels import labels

@@ -78,7 +78,7 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
         ("Fields of the configs that differ", {"state": state, **asked}),
         ("Results", shown),
     ):
-        cells = [[name, *map(_format_value, values)] for name, values in rows.items()]
+        cells = [[name, *(files.as_cell(one, 6) for one in of)] for name, of in rows.items()]
         console.print(files.plain_table(title, ["", *names], cells))
     if len(numbers) > MAX_ROWS:
         rest = len(numbers) - MAX_ROWS
@@ -116,11 +116,6 @@ def _values_by_field(runs: Sequence[Mapping[str, Any]], *, differing: bool) -> d
     names = dict.fromkeys(name for run in runs for name in run)
     rows = {name: [run.get(name) for run in runs] for name in names}
     return {k: v for k, v in rows.items() if not differing or any(one != v[0] for one in v)}
-
-
-def _format_value(value: Any) -> str:
-    """Returns a value as text, floats with six significant digits; none for None."""
-    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def _draw_metrics(
@@ -206,6 +201,6 @@ def index(folder: Path, console: Console) -> None:
         files.write_csv(
             folder / "index.csv", columns, [[row.get(k) for k in columns] for row in rows]
         )
-    cells = [[_format_value(row[name]) for name in INDEX_COLUMNS] for row in rows[-MAX_ROWS:]]
+    cells = [[files.as_cell(row[name], 6) for name in INDEX_COLUMNS] for row in rows[-MAX_ROWS:]]
     console.print(files.plain_table(None, INDEX_COLUMNS, cells))
     console.print(f"{folder / 'index.csv'}: {len(rows)} runs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import attnkernel as ak
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from ..runs import Run
@@ -79,12 +80,43 @@ def legend(figure: Figure, axes: Iterable[Axes], *, columns: int = 0) -> None:
     )
 
 
+def ticks_at(axis: Axis, values: Any) -> None:
+    """Puts the ticks of an axis, a logarithmic one too, at these values alone."""
+    axis.set_ticks(values, [f"{value:,}" for value in values])
+    axis.set_ticks([], minor=True)
+
+
 def lengths_axis(ax: Axes, lengths: Sequence[int], label: str) -> None:
     """Makes the axes logarithmic, with ticks at up to 4 of the lengths, the last one among them."""
     ax.set(xscale="log", yscale="log", xlabel=label)
-    ticks = lengths[:: -len(lengths) // 4]
-    ax.set_xticks(ticks, [f"{length:,}" for length in ticks])
-    ax.set_xticks([], minor=True)
+    ticks_at(ax.xaxis, lengths[:: -len(lengths) // 4])
+
+
+def draw_lines(ax: Axes, at: Any, values: Mapping[str, Any], **options: Any) -> None:
+    """Draws a line with markers for each series; `options`: of `Axes.plot`."""
+    for name, look in looks_of(values).items():
+        ax.plot(at, values[name], **look, label=name, **options)
+
+
+def draw_dots(
+    ax: Axes,
+    rows: Sequence[str],
+    values: Mapping[str, Any],
+    half_widths: Mapping[str, Any] | None = None,
+) -> None:
+    """Draws a marker of each series in each row, the first row at the top; `half_widths`: those of
+    intervals about the values.
+    """
+    step = 0.7 / max(len(values), 4)
+    for i, (name, look) in enumerate(looks_of(values).items()):
+        at = np.arange(len(rows)) + step * (i - (len(values) - 1) / 2)
+        look |= {"label": name, "linestyle": "none", "markersize": 4.5}
+        if half_widths is None:
+            ax.plot(values[name], at, **look)
+        else:
+            ax.errorbar(values[name], at, xerr=half_widths[name], elinewidth=1.0, **look)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
 
 
 def save_with_legend(
@@ -95,21 +127,49 @@ def save_with_legend(
     run.figure(name, figure, **arrays)
 
 
-def heat_map(ax: Axes, weights: Any, *, most: float = 1.0, causal: bool = False) -> None:
-    """Weights, one row for each query: white for 0, dark for `most`. With `causal`, keys after the
-    query are grey.
+def heat_map(ax: Axes, title: str, weights: Any, *, most: float = 1.0) -> None:
+    """Weights, one row for each query: white for 0, dark for `most`. Where no key after its query
+    has a weight, those keys are grey.
     """
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     weights = np.asarray(weights)
-    if causal:
+    if not np.triu(weights, 1).any():
         ax.set_facecolor((ak.plot.GREY, 0.3))
         weights = np.where(np.tri(*weights.shape, dtype=bool), weights, np.nan)
-    ax.imshow(weights, vmin=0.0, vmax=most, cmap="Blues", interpolation="nearest")
+    look = {"vmin": 0.0, "vmax": most, "cmap": "Blues", "interpolation": "nearest"}
+    ax.imshow(weights, **look, label=title)
+    ax.set_title(title)
     for axis in (ax.xaxis, ax.yaxis):  # of rows and columns, which are counted
         axis.set_major_locator(MaxNLocator(4, integer=True))
     for side in ("top", "right"):
         ax.spines[side].set_visible(True)
+
+
+def draw_heat_maps(
+    maps: Mapping[str, Any],
+    columns: int,
+    label: str,
+    *,
+    x: str = "key",
+    y: str = "query",
+    most: float = 1.0,
+    size: float = 2.4,
+) -> Figure:
+    """A figure with a heat map of each of the weights, by title, of this size in inches, and one
+    colour bar.
+    """
+    rows = -(-len(maps) // columns)
+    area = (size * columns + 0.8, size * rows + 0.3)
+    figure, grid = subplots(rows, columns, squeeze=False, figsize=area)
+    for ax, (title, weights) in zip(grid.flat, maps.items(), strict=True):
+        heat_map(ax, title, weights, most=most)
+        ax.set(xlabel=x, ylabel=y)
+        ax.label_outer(remove_inner_ticks=False)
+    extend = "max" if most < 1.0 else "neither"
+    image = grid[0, 0].images[0]
+    figure.colorbar(image, ax=figure.axes, shrink=0.7, extend=extend, label=label)
+    return figure
 
 
 def draw_fits(

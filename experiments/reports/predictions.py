@@ -22,11 +22,6 @@ def mean_of(values: Float[np.ndarray, " repetitions"]) -> dict[str, float]:
     return {"mean": float(values.mean()), "half_width": float(half_width(values))}
 
 
-def of_interval(found: dict[str, float]) -> str:
-    """Such a mean in digits."""
-    return f"{found['mean']:.3g} ± {found['half_width']:.1g}"
-
-
 # by prediction in words: whether it concerns a case, and whether it holds in one
 Claims = Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]
 

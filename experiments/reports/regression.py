@@ -111,12 +111,13 @@ def write(study: "Regression", results: Results, run: Run) -> None:
         row for each in estimates.values for row in of_columns.rows_of_values(results.fit, each)
     ]
     criterion = study.objective if data.clusters is None else "leave_one_cluster_out"
-    shown = of_columns.table_of_fit(found, criterion)
-    columns, cells = of_columns.table_of_values(values, study.level)
-    run.table(f"{study.name}: {found.smoother}, {found.rows} rows", ["", ""], shown[1])
-    run.table("parameters", *of_columns.table_of_parameters(parameters))
+    of_fit = of_columns.table_of_fit(found, criterion)
+    of_values = of_columns.table_of_values(values, study.level)
+    of_parameters = of_columns.table_of_parameters(parameters)
+    run.table(f"{study.name}: {found.smoother}, {found.rows} rows", *of_fit)
+    run.table("parameters", *of_parameters)
     words = _words_of_values(results)
-    run.table(f"fitted values, {words[0].lower()}{words[1:]}", columns, cells)
+    run.table(f"fitted values, {words[0].lower()}{words[1:]}", *of_values)
     if results.tests:
         about = f"p-values of columns, {study.tests} bootstraps each, seed {study.seed}"
         run.table(about, *of_columns.table_of_tests(results.tests))
@@ -136,9 +137,7 @@ def write(study: "Regression", results: Results, run: Run) -> None:
             **more,
         }
     )
-    _write_page(
-        study, run, results, [shown, (columns, cells), of_columns.table_of_parameters(parameters)]
-    )
+    _write_page(study, run, results, [of_fit, of_values, of_parameters])
 
 
 def _write_page(study: "Regression", run: Run, results: Results, tables: Sequence[Table]) -> None:
@@ -150,34 +149,23 @@ def _write_page(study: "Regression", run: Run, results: Results, tables: Sequenc
     if data.clusters is not None:
         column, count = getattr(study.data, "clusters", ""), len(np.unique(data.clusters))
         about_band += " " + CLUSTER_WORDS.format(column=column, count=count)
-    about_effects = [EFFECT_WORDS, about_band] if len(effects) > 1 else []
+    about_fit, about_effects, tests = about_band, [], []
+    if len(effects) > 1:
+        about_fit, about_effects = "", [EFFECT_WORDS, about_band]
     if results.tests:
-        about_effects.append(
-            TEST_WORDS.format(label=data.y_name, draws=study.tests, seed=study.seed)
-        )
+        words = TEST_WORDS.format(label=data.y_name, draws=study.tests, seed=study.seed)
+        about_effects, tests = [*about_effects, words], [of_columns.table_of_tests(results.tests)]
     sections = [
         Section("Numbers", tables=[numbers]),
+        Section("Fit and residuals", about_fit, pictures=_draw_fit(run, results)),
         Section(
-            "Fit and residuals",
-            about_band if len(effects) == 1 else "",
-            pictures=_draw_fit(run, results),
+            "Effect of each column", " ".join(about_effects), tests, _draw_effects(run, results)
         ),
-        Section(
-            "Effect of each column",
-            " ".join(about_effects),
-            tables=[of_columns.table_of_tests(results.tests)] * bool(study.tests),
-            pictures=_draw_effects(run, results),
-        ),
-        Section("Fitted values", _words_of_values(results), tables=[values]),
-        Section(
-            "Parameters",
-            f"Kernel: {found.kernel}. {PARAMETER_WORDS}",
-            tables=[parameters],
-        ),
+        Section("Fitted values", _words_of_values(results), [values]),
+        Section("Parameters", f"Kernel: {found.kernel}. {PARAMETER_WORDS}", [parameters]),
     ]
-    given = ", ".join(data.x_names)
-    lead = f"{found.smoother.capitalize()} regression of {data.y_name} on {given}: "
-    lead += f"{found.rows} rows"
+    lead = f"{found.smoother.capitalize()} regression of {data.y_name} on "
+    lead += f"{', '.join(data.x_names)}: {found.rows} rows"
     if data.weights is not None:
         lead += f", weighted by {getattr(study.data, 'weights', '')}"
     lead += f", and {dropped_rows(data)} left out." if data.dropped else "."
@@ -229,8 +217,7 @@ def _draw_fit(run: Run, results: Results) -> list[Picture]:
         legend(figure, [ax])
         others = "rows" if data.clusters is None else "clusters"
         if data.clusters is not None:
-            label = f"prediction of {data.y_name} from the other clusters"
-            ax.set_xlabel(ak.plot.literal(label))
+            ax.set_xlabel(ak.plot.literal(f"prediction of {data.y_name} from the other clusters"))
         caption = f"Each observation against its prediction from all other {others}."
         ax.set_title(f"left-out R² = {found.left_out_r_squared:.3f}")
     run.figure("fit", figure)
@@ -242,10 +229,7 @@ def _draw_fit(run: Run, results: Results) -> list[Picture]:
     has_noise = estimates.variance is not None
     with_noise = ", with the local standard deviation of the noise" if has_noise else ""
     with_noise += " of a row of weight 1" if has_noise and data.weights is not None else ""
-    return [
-        Picture("fit", caption),
-        Picture("residuals", f"Residuals{with_noise}."),
-    ]
+    return [Picture("fit", caption), Picture("residuals", f"Residuals{with_noise}.")]
 
 
 def _draw_effects(run: Run, results: Results) -> list[Picture]:

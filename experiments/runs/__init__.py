@@ -5,6 +5,7 @@ from .directory import Column, Run
 from .distributed import reserve_threads
 from .files import (
     OutputError,
+    as_cell,
     flat,
     is_number,
     numbers_of,

@@ -220,11 +220,20 @@ class Run(Monitor):
         self.print(files.plain_table(title, columns, rows))
 
     def table_of(
-        self, title: str, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
+        self,
+        title: str,
+        rows: Sequence[Mapping[str, Any]],
+        columns: Sequence[str] | Mapping[str, Column] = (),
     ) -> None:
-        """Prints rows of numbers; `columns`: by header, a format of a row such as `{loss:.3f}`, or
-        a function of a row.
+        """Prints rows of numbers; `columns`: names of fields, as in the summary, by default all; or
+        by header, a format of a row such as `{loss:.3f}`, or a function of a row.
         """
+        if not isinstance(columns, Mapping):
+            columns = columns or list(dict.fromkeys(name for row in rows for name in row))
+            columns = {
+                name.replace("_", " "): lambda row, name=name: files.as_cell(row.get(name))
+                for name in columns
+            }
 
         def cell(column: Column, row: Mapping[str, Any]) -> str:
             return column.format(**row) if isinstance(column, str) else column(row)

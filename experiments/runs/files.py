@@ -110,8 +110,8 @@ def plotted_arrays(figure: "Figure") -> dict[str, np.ndarray]:
     the legend, and is read without it.
 
     Lines, points and outlines of bands have the rows x and y; error bars have these, and x and y of
-    both ends; bars have one row, their heights. The words at the ticks of an axis, such as names of
-    data sets, are "2: words along x".
+    both ends; bars have one row, their heights; images are as they are. The words at the ticks of
+    an axis, such as names of data sets, are "2: words along x".
     """
     from matplotlib.collections import PolyCollection  # noqa: PLC0415  with the first figure
     from matplotlib.container import BarContainer, ErrorbarContainer  # noqa: PLC0415
@@ -124,6 +124,7 @@ def plotted_arrays(figure: "Figure") -> dict[str, np.ndarray]:
             for line in ax.lines
             if line.get_transform() is ax.transData and line.get_label() != "_nolegend_"
         ]
+        shown += [(image, np.asarray(image.get_array())) for image in ax.images]
         for drawn in (*ax.containers, *ax.collections):
             if isinstance(drawn, PolyCollection):  # of `fill_between`
                 shown.append((drawn, np.transpose(drawn.get_paths()[0].vertices)))
@@ -198,6 +199,22 @@ def plain_table(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def as_cell(value: Any, digits: int = 4) -> str:
+    """A number as text, floats with these significant digits; those of a list with commas, and of a
+    dictionary with their names, or as an interval about their mean; none for None and NaN.
+    """
+    value = plain(value)
+    if isinstance(value, dict) and value.keys() == {"mean", "half_width"}:
+        return "{mean:.3g} ± {half_width:.1g}".format(**value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {as_cell(one, digits)}" for name, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(as_cell(one, digits) for one in value)
+    return (
+        f"{value:.{digits}g}" if isinstance(value, float) else "" if value is None else str(value)
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:

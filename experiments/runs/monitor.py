@@ -103,14 +103,16 @@ class Monitor:
     def collect(
         self,
         what: str,
-        number: int,
-        compute: Callable[[int], Any],
-        label: Callable[[Any], str] = str,
+        items: Sequence[Any],
+        compute: Callable[[Any], Any],
+        label: Callable[[Any], str] = lambda result: "",
     ) -> list[Any]:
-        """The results of `each`, with a display of the progress; `label`: of a result."""
-        rows = []
-        with self.progress(what, number) as tick, self.timed(what):
-            for row in self.each(what.replace(" ", "_"), number, compute):
+        """The result of each item, as of `each`, with a display of the progress; `label`: of a
+        result.
+        """
+        rows, name = [], what.replace(" ", "_")
+        with self.progress(what, len(items)) as tick, self.timed(what):
+            for row in self.each(name, len(items), lambda i: compute(items[i])):
                 rows.append(row)
                 tick(len(rows), label(row))
         return rows
@@ -132,7 +134,7 @@ class Monitor:
                     left = len(keys) - i * size
                     return jax.tree.map(lambda leaf: np.asarray(leaf)[:left], function(keys[rows]))
 
-                words, parts = ", ".join(map(str, case)), []
+                words, parts = ", ".join(map(str, case)) or "fits", []
                 name = re.sub(r"\W+", "_", words)
                 for part in self.each(name, -(-len(keys) // size), batch):
                     parts.append(part)

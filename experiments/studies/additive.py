@@ -14,7 +14,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import FieldError, NonEmpty, Positive
-from ..reports import looks_of, save_with_legend, subplots
+from ..reports import draw_dots, save_with_legend, subplots
 from ..reports.predictions import half_width
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -44,12 +44,14 @@ class Additive(Study):
             raise FieldError(("study",), needed) from None
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        places = list(itertools.product(self.rows, self.dims, MEANS, range(self.data_sets)))
-        keys, regressors = Keys(key).stack(len(places)), _regressors()
+        places = itertools.product(self.rows, self.dims, MEANS, range(self.data_sets))
+        keys, regressors = Keys(key), _regressors()
+        data_sets = [(n, dim, mean, keys.next()) for n, dim, mean, _ in places]
 
-        def measure(i: int) -> dict[str, Any]:
-            """Returns the root mean square error of each method on data set i."""
-            (n, dim, mean, _), (x_key, noise_key) = places[i], jax.random.split(keys[i])
+        def measure(data_set: tuple[int, int, str, PRNGKeyArray]) -> dict[str, Any]:
+            """Returns the root mean square error of each method on a data set."""
+            n, dim, mean, own_key = data_set
+            x_key, noise_key = jax.random.split(own_key)
             x = np.asarray(jax.random.uniform(x_key, (n + self.test_rows, dim)), float)
             truth = mean_of(mean, x)
             labels = truth[:n] + self.noise * np.asarray(jax.random.normal(noise_key, (n,)))
@@ -64,7 +66,7 @@ class Additive(Study):
             return row
 
         label = "{mean}, n = {rows}, d = {dim}".format_map
-        found = monitor.collect("data sets", len(places), measure, label)
+        found = monitor.collect("data sets", data_sets, measure, label)
         monitor.metrics(found)
         return found
 
@@ -74,38 +76,31 @@ class Additive(Study):
             place = {"rows": n, "dim": dim, "mean": mean}
             here = [row for row in results if place.items() <= row.items()]
             rows.append(place | _intervals(here))
-        place = {"rows": "{rows}", "columns": "{dim}", "mean": "{mean}"}
-        errors = {name: f"{{{name}:.2f}} ± {{{name} ±:.2f}}" for name in METHODS}
+        ratios = [name for name in rows[0] if " ratio" in name]
         run.table_of(
             f"Root mean square error at {self.test_rows} new inputs ± half of a 95 % interval over "
             f"{self.data_sets} data sets, noise {self.noise:g}",
             rows,
-            place | errors,
+            [name for name in rows[0] if name not in ratios],
         )
-        ratios = {
-            name: f"{{{name} ratio:.2f}} ({{{name} ratio lower:.2f}}, {{{name} ratio upper:.2f}})"
-            for name in METHODS[1:]
-        }
-        run.table_of(
-            "Error over that of the additive fit, paired by data set", rows, place | ratios
-        )
+        place = ("rows", "dim", "mean")
+        title = "Error over that of the additive fit, paired by data set, 95 % intervals"
+        run.table_of(title, rows, (*place, *ratios))
         self._draw(run, rows)
         run.summary({"data_sets": self.data_sets, "errors": rows})
 
     def _draw(self, run: Run, rows: list[dict[str, Any]]) -> None:
         """Draws the errors of all methods, a panel for each mean; saves the figure."""
         figure, panels = subplots(1, len(MEANS), sharey=True, figsize=(9.4, 3.5))
-        places = list(itertools.product(self.rows, self.dims))
+        places = [f"n = {n}, d = {dim}" for n, dim in itertools.product(self.rows, self.dims)]
         for ax, mean in zip(panels, MEANS, strict=True):
             here = [row for row in rows if row["mean"] == mean]
-            for i, (name, look) in enumerate(looks_of(METHODS).items()):
-                error, half = (np.array([row[f"{name}{of}"] for row in here]) for of in ("", " ±"))
-                at = np.arange(len(places)) + 0.13 * (i - 1.5)
-                ax.errorbar(at, error, half, linestyle="none", **look, label=name, markersize=4.5)
-            ax.set_xticks(range(len(places)), [f"n = {n}\nd = {dim}" for n, dim in places])
-            ax.set(title=f"mean: {mean}", ylim=(0.0, None))
-            ax.margins(x=0.1)
-        panels[0].set(ylabel="root mean square error")
+            errors, halves = (
+                {name: [row[f"{name}{of}"] for row in here] for name in METHODS}
+                for of in ("", " ±")
+            )
+            draw_dots(ax, places, errors, halves)
+            ax.set(title=f"mean: {mean}", xlim=(0.0, None), xlabel="root mean square error")
         save_with_legend(run, "additive", figure, list(panels))
 
 

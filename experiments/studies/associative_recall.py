@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 import attnkernel as ak
 
 from ..config import NonEmpty, Positive
-from ..reports import looks_of, subplots
+from ..reports import looks_of, subplots, ticks_at
 from ..reports.predictions import half_width
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Study
@@ -230,13 +230,10 @@ class AssociativeRecall(Study):
         ]
         differences = list(paired_differences(rows, self.pairs))
         draw_accuracies(run, rows, self)
-        recalled = {
-            f"{pairs} pairs": f"{{accuracy[{i}]:.1%}} ± {{half_width[{i}]:.1%}}"
-            for i, pairs in enumerate(self.pairs)
-        }
-        title = f"Share of queries recalled, {self.seeds} seeds, 95 % intervals"
-        run.table_of(title, rows, {"layer": "{layer}", "parameters": "{parameters}"} | recalled)
-        run.table_of("Paired differences, in points of per cent", differences, DIFFERENCES)
+        title = f"Share of queries recalled of {', '.join(map(str, self.pairs))} pairs"
+        columns = ("layer", "parameters", "accuracy", "half_width")
+        run.table_of(f"{title}, {self.seeds} seeds, 95 % intervals", rows, columns)
+        run.table_of("Paired differences of these shares", differences)
         chance = 1 / self.value_tokens
         found = {"pairs": self.pairs, "chance": chance, "rows": rows, "differences": differences}
         run.summary(found | {"predicted": PREDICTED})
@@ -246,11 +243,6 @@ PREDICTED = (
     "softmax and order 1 recall all pairs; the delta rules and Mesa recall more than linear "
     "attention, and lose pairs beyond the size of a key; a window recalls what is inside of it"
 )
-DIFFERENCES = {
-    "layers": "{first} less {second}",
-    "pairs": "{pairs}",
-    "difference": "{difference:.1%} ± {half_width:.1%}",
-}
 COMPARED = (
     ("softmax", "linear"),
     ("delta", "linear"),
@@ -287,8 +279,7 @@ def draw_accuracies(run: Run, rows: list[dict[str, Any]], study: AssociativeReca
             ax.errorbar(study.pairs, row["accuracy"], row["half_width"], **look)
         ax.axhline(1 / study.value_tokens, color=ak.plot.GREY, linewidth=0.8)
         ax.set(xscale="log", xlabel="pairs in the sequence", title=title, ylim=(-0.03, 1.05))
-        ax.set_xticks(study.pairs, map(str, study.pairs))
-        ax.minorticks_off()
+        ticks_at(ax.xaxis, study.pairs)
         if here:
             ax.legend(loc="lower left")
     axes[0].set_ylabel("share of queries recalled")

@@ -16,7 +16,7 @@ from attnkernel.methods import Linear
 
 from ..benchmarks.driver import interleaved, medians
 from ..config import NonEmpty
-from ..reports import heat_map, lengths_axis, save_with_legend, subplots
+from ..reports import draw_heat_maps, draw_lines, lengths_axis, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 
@@ -55,16 +55,16 @@ class Cache(Study):
             for kind, module in modules.items()
         }
 
-        def measure(i: int) -> dict[str, dict[str, float]]:
+        def measure(length: int) -> dict[str, dict[str, float]]:
             found = {}
             for kind, module in modules.items():
-                held, step = self.last_step(kind, module, x[: self.lengths[i]])
+                held, step = self.last_step(kind, module, x[:length])
                 # one by one: a large cache would evict a small one from that of the CPU
                 seconds = medians(interleaved({kind: step}, self.repeats).seconds)
                 found[kind] = {"bytes": held, "seconds": seconds[kind]}
             return found
 
-        rows = monitor.collect("decoding", len(self.lengths), measure, lambda _: "")
+        rows = monitor.collect("decoding", self.lengths, measure)
         return deviations, {
             kind: {what: [row[kind][what] for row in rows] for what in ("bytes", "seconds")}
             for kind in KINDS
@@ -74,19 +74,16 @@ class Cache(Study):
         deviations, costs = results
         draw_patterns(run)
         self.draw(run, costs)
-        run.table(
-            f"Decoding {self.compared} tokens against the full pass ({self.precision})",
-            ["cache", "equal to", "largest deviation"],
-            [
-                [kind, EQUAL_TO[kind].format(window=self.window), f"{deviations[kind]:.1e}"]
-                for kind in KINDS
-            ],
+        rows = [
+            {"cache": kind, "equal to": EQUAL_TO[kind].format(window=self.window)}
+            | {"largest deviation": deviations[kind], **costs[kind]}
+            for kind in KINDS
+        ]
+        run.table_of(
+            f"Decoding {self.compared} tokens against the full pass ({self.precision}), and one "
+            f"more token after {', '.join(map(str, self.lengths))}",
+            rows,
         )
-        columns = {"tokens before": list(map(str, self.lengths))}
-        for kind, cost in costs.items():
-            columns[f"{kind}: KiB"] = [f"{held / 1024:.0f}" for held in cost["bytes"]]
-            columns[f"{kind}: ms"] = [f"{1e3 * spent:.2f}" for spent in cost["seconds"]]
-        run.table("One more token", list(columns), list(zip(*columns.values(), strict=True)))
         run.summary({"deviations": deviations, "lengths": self.lengths, "costs": costs})
 
     def module(self, kind: str, key: Array) -> ak.MultiheadAttention:
@@ -129,14 +126,12 @@ class Cache(Study):
         figure, axes = subplots(1, 2, figsize=(7.8, 3.2))
         labels = {"bytes": "memory of the cache, MiB", "seconds": "time of one token, ms"}
         units = {"bytes": 2.0**20, "seconds": 1e-3}
-        styles = {"full": "s-", "ring": "o--", "recurrent": "^:"}
         for ax, what in zip(axes, labels, strict=True):
-            for kind in KINDS:
-                numbers = np.asarray(costs[kind][what]) / units[what]
-                ax.plot(self.lengths, numbers, styles[kind], label=kind)
+            numbers = {kind: np.asarray(costs[kind][what]) / units[what] for kind in KINDS}
+            draw_lines(ax, self.lengths, numbers)
             lengths_axis(ax, self.lengths, "tokens before")
             ax.set_ylabel(labels[what])
-            ends = [f"{kind} {costs[kind][what][-1] / units[what]:.2g}" for kind in KINDS]
+            ends = [f"{kind} {line[-1]:.2g}" for kind, line in numbers.items()]
             unit = labels[what].rpartition(" ")[2]
             ax.set_title(f"after {self.lengths[-1]:,} tokens, {unit}:\n{', '.join(ends)}")
         save_with_legend(run, "cache", figure, list(axes))
@@ -159,14 +154,9 @@ def draw_patterns(run: Run, tokens: int = 12, subject: int = 1) -> None:
         "subject pointer": ak.Causal() * ak.priors.KeyWeights(loud),
         "previous token": ak.Causal() * ak.priors.BiasTable(before),
     }
-    figure, axes = subplots(1, 3, sharey=True, figsize=(8.0, 2.9))
-    arrays = {}
-    for ax, (name, prior) in zip(axes, priors.items(), strict=True):
-        weights = ak.attention_weights(one, one, kernel=ak.DotProduct(), prior=prior)
-        heat_map(ax, weights, causal=True)
-        ax.set(title=name, xlabel="key in the cache")
-        arrays[name.replace(" ", "_")] = weights
-    axes[0].set_ylabel("token t that asks")
-    label = "weight (grey: not there yet)"
-    figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8, label=label)
-    run.figure("patterns", figure, **arrays)
+    weights = {
+        name: ak.attention_weights(one, one, kernel=ak.DotProduct(), prior=prior)
+        for name, prior in priors.items()
+    }
+    words: Any = {"x": "key in the cache", "y": "token t that asks"}
+    run.figure("patterns", draw_heat_maps(weights, 3, "weight (grey: not there yet)", **words))

@@ -18,8 +18,8 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import NonEmpty, Positive
-from ..reports import facets, looks_of, save_with_legend, subplots
-from ..reports.predictions import Claims, always, judge_and_print, mean_of, of_interval
+from ..reports import draw_dots, facets, save_with_legend, subplots, ticks_at
+from ..reports.predictions import Claims, always, judge_and_print, mean_of
 from ..runs import NO_MONITOR, Monitor, Run
 from .context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 from .study import Study
@@ -55,9 +55,8 @@ def draw_errors(
         ax.plot([], [], color=ak.plot.GREEN, alpha=0.25, linewidth=7,
                 label="middle half of leave-one-out's choices")  # fmt: skip
         ax.set(xscale="log", yscale="log", xlabel="temperature τ", title=case)
-        ax.set_xticks(ticks := [0.3, 1, 3, 10, 30], [f"{tick:g}" for tick in ticks])
-        ax.set_yticks(ticks := [0.2, 0.3, 0.5, 1, 2, 4], [f"{tick:g}" for tick in ticks])
-        ax.minorticks_off()
+        ticks_at(ax.xaxis, [0.3, 1, 3, 10, 30])
+        ticks_at(ax.yaxis, [0.2, 0.3, 0.5, 1, 2, 4])
         ax.set_ylim(0.25, 4.0)
     axes[0].set_ylabel(f"squared error ÷ variance, {n} rows")
     save_with_legend(run, "errors", figure, [axes[0]])
@@ -70,21 +69,18 @@ def draw_choices(run: Run, rows: list[dict[str, Any]]) -> None:
     figure, axes = facets([0], lengths, width=2.9, height=3.0, sharey=True)
     choices = (LEAVE_ONE_OUT, FIXED, IN_N, HOLD_OUT, OF_CASE)
     for (_, n), ax in axes.items():
-        here = {row["case"]: row["error"] for row in rows if row["n"] == n}
-        for place, (choice, look) in enumerate(looks_of(choices).items()):
-            ratios = [here[c][choice]["mean"] / here[c][OF_PROMPT]["mean"] for c in names]
-            at = np.arange(len(names)) + 0.13 * (place - 2)
-            ax.plot(ratios, at, linestyle="none", **look, markersize=5, label=choice)
+        here = [row["error"] for row in rows if row["n"] == n]
+        ratios = {
+            choice: [error[choice]["mean"] / error[OF_PROMPT]["mean"] for error in here]
+            for choice in choices
+        }
+        draw_dots(ax, names, ratios)
         ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
         ax.set(title=f"{n} rows", xlabel="error ÷ best of each prompt")
-    ax = figure.axes[0]
-    ax.set_yticks(np.arange(len(names)), names)
-    ax.invert_yaxis()
-    save_with_legend(run, "choices", figure, [ax])
+    save_with_legend(run, "choices", figure, figure.axes[:1])
 
 
 CRITERIA = (LEAVE_ONE_OUT, HOLD_OUT)
-CHOICES = (FIXED, IN_TAU, IN_N, HOLD_OUT, LEAVE_ONE_OUT, OF_CASE, OF_PROMPT)
 
 
 class ContextTemperature(Study):
@@ -124,36 +120,31 @@ class ContextTemperature(Study):
         cases = self.cases()
         at = [(n, name) for n in self.contexts for name in cases]
 
-        def errors(i: int) -> dict[str, Any]:
-            n, name = at[i]
+        def errors(place: tuple[int, tuple[int, str]]) -> dict[str, Any]:
+            i, (n, name) = place
             keys = jax.random.split(jax.random.fold_in(key, i), self.prompts)
             case = jax.tree.map(jnp.asarray, cases[name])
             prompts = simulate(keys, case, n, self.queries, jnp.asarray(self.grid()))
             return {"n": n, "case": name, "prompts": jax.tree.map(np.asarray, prompts)}
 
-        return monitor.collect("cases", len(at), errors, _name)
+        return monitor.collect("cases", list(enumerate(at)), errors, _name)
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = list(self.summarised(results))
         draw_errors(run, self, results, rows)
         draw_choices(run, rows)
-        choices: dict[str, Any] = {
-            name: lambda row, name=name: of_interval(row["error"][name]) for name in CHOICES
-        }
-        choices |= {"leave-one-out − fixed": lambda row: of_interval(row["less_fixed"])}
         for n in self.contexts:
-            run.table_of(
-                f"Squared error ÷ variance of the function, {n} rows; 95 % intervals",
-                [row for row in rows if row["n"] == n],
-                {"prompts": "{case}", **choices},
-            )
-        quartiles = "{{chosen[{0}][0]:.2f}} ({{chosen[{0}][1]:.2f}}–{{chosen[{0}][2]:.2f}})"
+            here = [
+                {"case": row["case"], **row["error"], "leave-one-out − fixed": row["less_fixed"]}
+                for row in rows
+                if row["n"] == n
+            ]
+            title = f"Squared error ÷ variance of the function, {n} rows; 95 % intervals"
+            run.table_of(title, here)
         run.table_of(
-            "Temperatures: the best of the case, in closed form, and chosen (quartiles)",
+            "Temperatures: the best of the case, in closed form, and chosen (median and quartiles)",
             rows,
-            {"rows": "{n}", "prompts": "{case}", "best": "{best:.2f}"}
-            | {name: f"{{in_closed_form[{name}]:.2f}}" for name in (IN_TAU, IN_N)}
-            | {name: quartiles.format(name) for name in CRITERIA},
+            ("n", "case", "best", "in_closed_form", "chosen"),
         )
         predictions = judge_and_print(run, claims(), rows, _name)
         run.summary({"rows": rows, "predictions": predictions})

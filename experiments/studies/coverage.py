@@ -1,8 +1,7 @@
 """How often do bands hold the truth, and intervals a new label? Many data sets in one program."""
 
-import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import jax
@@ -14,9 +13,9 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import NonEmpty
-from ..reports import label_outer, panels, save_with_legend
-from ..runs import NO_MONITOR, Column, Monitor, Run
-from .study import Keys, Study, fit_by_leave_one_out
+from ..reports import label_outer, looks_of, panels, save_with_legend
+from ..runs import Run
+from .study import SimulationStudy, fit_by_leave_one_out
 
 Design = Literal["even", "boundary"]
 
@@ -30,26 +29,13 @@ METHODS: dict[str, tuple[float, float] | None] = {
     "conformal, local": (0.94, 0.96),
 }
 Results = dict[tuple[Design, int], dict[str, dict[str, np.ndarray]]]  # by design, order, method
-VERDICTS = {None: "", True: "reached", False: "missed"}
-COLUMNS: dict[str, Column] = {
-    "design": "{design}",
-    "p": "{order}",
-    "": "{method}",
-    "coverage": "{coverage:.3f}",
-    "s.e.": "{standard_error:.3f}",
-    "worst x": lambda row: "" if row["worst"] is None else f"{row['worst']:.2f}",
-    "width": "{width:.2f}",
-    "expected": lambda row: "{:.2f}-{:.2f}".format(*row["expected"]) if row["expected"] else "",
-    "verdict": lambda row: VERDICTS[row["reached"]],
-}
 _POINTWISE = ("naive", "corrected", "conformal", "conformal, local")
 
 
-class Coverage(Study):
+class Coverage(SimulationStudy):
     """Coverage and width of bands and intervals, on an even and a boundary-heavy design."""
 
     study: Literal["coverage"]
-    precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=150, ge=20, le=2000)
     designs: NonEmpty[Design] = ["even", "boundary"]
     orders: NonEmpty[Literal[0, 1]] = [0, 1]
@@ -60,18 +46,45 @@ class Coverage(Study):
     )
     draws: int = Field(default=500, ge=20, description="of noise, for each simultaneous band")
     starts: int = Field(default=3, ge=1)
-    batch: int = Field(default=25, ge=1, description="data sets per call of the program")
 
-    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        keys = Keys(key)
-        cases = {
-            (design, order): (
-                jax.jit(jax.vmap(functools.partial(_simulate_and_fit, self, design, order))),
-                keys.stack(self.data_sets),
-            )
-            for design, order in itertools.product(self.designs, self.orders)
+    def cases(self) -> Iterable[tuple[Design, int]]:
+        return itertools.product(self.designs, self.orders)
+
+    def simulate(
+        self, key: PRNGKeyArray, design: Design, order: int
+    ) -> dict[str, dict[str, Array]]:
+        """Returns for each method whether its band holds the truth (`inside`, at each input or
+        everywhere), and its mean `width`.
+
+        Bands of the mean are evaluated evenly, intervals of labels at inputs distributed as the
+        design.
+        """
+        x = inputs(design, self.n)
+        data_key, label_key, draw_key = jax.random.split(key, 3)
+        y = labels_at(x, data_key)
+        fit = fit_by_leave_one_out(ak.Gaussian(0.3), order, x, y, self.starts)
+        at = np.linspace(-3.0, 3.0, self.points)
+        new = inputs(design, self.points)
+        true_mean, labels = ak.data.heteroskedastic_mean(at), labels_at(new, label_key)
+        drawn = {"kind": "simultaneous", "draws": self.draws, "key": draw_key}
+        asked: dict[str, tuple[Callable, dict[str, Any]]] = {
+            "naive": (ak.bands, {"corrected": False}),
+            "corrected": (ak.bands, {}),
+            "naive, everywhere": (ak.bands, {"corrected": False, **drawn}),
+            "corrected, everywhere": (ak.bands, drawn),
+            "conformal": (ak.conformal, {}),
+            "conformal, local": (ak.conformal, {"local": True}),
         }
-        return monitor.simulate(cases, self.batch)
+        out = {}
+        for name, (method, options) in asked.items():
+            where, truth = (at, true_mean) if method is ak.bands else (new, labels)
+            band = method(fit, where, level=self.level, **options)
+            inside = (band.lower <= truth) & (truth <= band.upper)
+            out[name] = {
+                "inside": jnp.all(inside) if "everywhere" in name else inside,
+                "width": jnp.mean(band.upper - band.lower),
+            }
+        return out
 
     def report(self, results: Results, run: Run) -> None:
         rows = [
@@ -81,9 +94,8 @@ class Coverage(Study):
         ]
         run.table_of(
             f"Coverage of {100 * self.level:g} % bands, in {self.data_sets} data sets of {self.n} "
-            f"points, of order p (s.e.: its standard error)",
+            f"points; worst: of all inputs",
             rows,
-            COLUMNS,
         )
         self._draw_coverage(run, results)
         self._draw_example_bands(run)
@@ -95,14 +107,13 @@ class Coverage(Study):
         """
         at = np.linspace(-3.0, 3.0, self.points)
         figure, axes = panels(len(results), width=3.9, height=2.7)
-        styles = ("--", "-", ":", "-.")
-        colors = (ak.plot.ORANGE, ak.plot.BLUE, ak.plot.PURPLE, ak.plot.GREEN)
+        looks = looks_of(_POINTWISE)
         for ax, ((design, order), found) in zip(axes, results.items(), strict=True):
             ax.axhline(self.level, color=ak.plot.ink(), linewidth=0.8)
-            for name, style, color in zip(_POINTWISE, styles, colors, strict=True):
+            for name, look in looks.items():
                 share = np.mean(found[name]["inside"], axis=0)
                 places = inputs(design, self.points) if "conformal" in name else at
-                ax.plot(places, share, style, color=color, label=name, linewidth=1.2)
+                ax.plot(places, share, **look, label=name, linewidth=1.2, markevery=5)
             naive, corrected = (np.mean(found[name]["inside"]) for name in _POINTWISE[:2])
             title = f"{design} design, local {('constant', 'linear')[order]}"
             ax.set_title(f"{title}\nnaive {naive:.2f}, corrected {corrected:.2f}")
@@ -119,7 +130,7 @@ class Coverage(Study):
         key = self.keys().next()
         for ax, design in zip(axes, self.designs, strict=True):
             x = inputs(design, self.n)
-            y = simulate(x, key)
+            y = labels_at(x, key)
             fit = fit_by_leave_one_out(ak.Gaussian(0.3), self.orders[-1], x, y, self.starts)
             parts = {
                 "conformal, local": ak.conformal(fit, at, level=self.level, local=True),
@@ -145,46 +156,10 @@ def inputs(design: Design, n: int) -> Float[np.ndarray, " n"]:
     return 3.0 * (even if design == "even" else np.sin(0.5 * np.pi * even))
 
 
-def simulate(x: Float[np.ndarray, " n"], key: PRNGKeyArray) -> Float[Array, " n"]:
+def labels_at(x: Float[np.ndarray, " n"], key: PRNGKeyArray) -> Float[Array, " n"]:
     """Labels at inputs, of the mean and the noise of `ak.data.heteroskedastic`."""
     noise = jax.random.normal(key, x.shape, float)
     return ak.data.heteroskedastic_mean(x) + ak.data.heteroskedastic_sd(x) * noise
-
-
-def _simulate_and_fit(
-    study: Coverage, design: Design, order: int, key: PRNGKeyArray
-) -> dict[str, dict[str, Array]]:
-    """Simulates a data set and fits it; returns, for each method, whether its band holds the truth
-    (`inside`, at each input or everywhere), and its mean `width`.
-
-    Bands of the mean are evaluated evenly, intervals of labels at inputs distributed as the design.
-    """
-    x = inputs(design, study.n)
-    data_key, label_key, draw_key = jax.random.split(key, 3)
-    y = simulate(x, data_key)
-    fit = fit_by_leave_one_out(ak.Gaussian(0.3), order, x, y, study.starts)
-    at = np.linspace(-3.0, 3.0, study.points)
-    new = inputs(design, study.points)
-    true_mean, labels = ak.data.heteroskedastic_mean(at), simulate(new, label_key)
-    drawn = {"kind": "simultaneous", "draws": study.draws, "key": draw_key}
-    asked: dict[str, tuple[Callable, dict[str, Any]]] = {
-        "naive": (ak.bands, {"corrected": False}),
-        "corrected": (ak.bands, {}),
-        "naive, everywhere": (ak.bands, {"corrected": False, **drawn}),
-        "corrected, everywhere": (ak.bands, drawn),
-        "conformal": (ak.conformal, {}),
-        "conformal, local": (ak.conformal, {"local": True}),
-    }
-    out = {}
-    for name, (method, options) in asked.items():
-        where, truth = (at, true_mean) if method is ak.bands else (new, labels)
-        band = method(fit, where, level=study.level, **options)
-        inside = (band.lower <= truth) & (truth <= band.upper)
-        out[name] = {
-            "inside": jnp.all(inside) if "everywhere" in name else inside,
-            "width": jnp.mean(band.upper - band.lower),
-        }
-    return out
 
 
 def _summarise_coverage(

@@ -10,11 +10,12 @@ from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
+from attnkernel.rules import entropy
 
 from ..config import Positive
-from ..reports import heat_map, save_with_legend, subplots
+from ..reports import draw_heat_maps, draw_lines, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import Keys, Study, entropy
+from .study import Keys, Study
 
 
 class Step(NamedTuple):
@@ -26,6 +27,10 @@ class Step(NamedTuple):
     left: Array
     right: Array
     weights: Array
+
+    @property
+    def deviation(self) -> float:
+        return float(jnp.max(jnp.abs(self.left - self.right)))
 
 
 # the identities; and by scale ("with" or "without" 1/√d) and column, numbers against d
@@ -55,22 +60,18 @@ class Derivation(Study):
 
     def report(self, results: Results, run: Run) -> None:
         steps, table = results
-        deviations = {step.name: float(jnp.max(jnp.abs(step.left - step.right))) for step in steps}
+        deviations = {step.name: step.deviation for step in steps}
         draw_steps(run, steps)
         draw_scales(run, table, self.dims)
-        run.table(
-            "Each arrow as an identity",
-            ["step", "what is equal", "largest deviation"],
-            [[step.name, step.identity, f"{deviations[step.name]:.1e}"] for step in steps],
-        )
-        run.table(
-            f"A query and {self.keys_each} keys, all standard normal",
-            ["d", "variance of the score", "entropy", "slope", "with 1/√d: variance", *COLUMNS[1:]],
-            [
-                [str(d), *(f"{table[s][name][i]:.3g}" for s in SCALINGS for name in COLUMNS)]
-                for i, d in enumerate(self.dims)
-            ],
-        )
+        identities = [{"what is equal": s.identity, "deviation": s.deviation} for s in steps]
+        run.table_of("Each arrow as an identity", identities)
+        numbers = [
+            {"d": d, "scaling": s} | {name: table[s][name][i] for name in COLUMNS}
+            for s in SCALINGS
+            for i, d in enumerate(self.dims)
+        ]
+        title = f"A score of a query and {self.keys_each} keys, all standard normal"
+        run.table_of(f"{title}, with and without 1/√d", numbers)
         run.summary({"deviations": deviations, "dims": self.dims, "scales": table})
 
     def steps(self, key: Array) -> list[Step]:
@@ -176,26 +177,19 @@ def scales(dims: list[int], keys_each: int, key: Array) -> dict[str, dict[str, l
 
 
 def draw_steps(run: Run, steps: list[Step]) -> None:
-    figure, axes = subplots(2, 4, figsize=(9.0, 5.0))
-    for ax, step in zip(axes.ravel(), steps, strict=True):
-        heat_map(ax, step.weights)
-        ax.set_title(f"{step.name}: {step.caption}")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("query")
-    for ax in axes[1]:
-        ax.set_xlabel("key")
-    figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.6, label="weight of the key")
-    worst = max(float(jnp.max(jnp.abs(step.left - step.right))) for step in steps)
+    weights = {f"{step.name}: {step.caption}": step.weights for step in steps}
+    figure = draw_heat_maps(weights, 4, "weight of the key")
+    worst = max(step.deviation for step in steps)
     figure.suptitle(f"eight steps, each an identity to {worst:.0e}")
-    run.figure("derivation", figure, **{step.name: step.weights for step in steps})
+    run.figure("derivation", figure)
 
 
 def draw_scales(run: Run, table: dict[str, dict[str, list[float]]], dims: list[int]) -> None:
     figure, axes = subplots(1, 3, figsize=(9.0, 2.8))
     labels = ("variance of the score", "entropy of the weights, nats", "norm of softmax's slope")
     for ax, name, label in zip(axes, COLUMNS, labels, strict=True):
-        ax.plot(dims, table["without"][name], "s--", color=ak.plot.ORANGE, label="q · k")
-        ax.plot(dims, table["with"][name], "o-", color=ak.plot.BLUE, label="q · k / √d")
+        lines = {"q · k": table["without"][name], "q · k / √d": table["with"][name]}
+        draw_lines(ax, dims, lines)
         ax.set(xlabel="dimension d", ylabel=label)
         ax.set_xscale("log", base=2)
     growth = {s: np.polyfit(np.log(dims), np.log(table[s]["variance"]), 1)[0] for s in SCALINGS}

@@ -4,6 +4,7 @@ D coordinates are divided among H heads of $d_k = D / H$. Many small heads have 
 large ones less bias.
 """
 
+import itertools
 import operator
 from typing import Annotated, Any, Literal
 
@@ -17,10 +18,13 @@ import attnkernel as ak
 
 from ..config import FieldError, NonEmpty, Positive
 from ..reports import facets, label_outer, save_with_legend
-from ..reports.predictions import Claims, judge_and_print, mean_of, of_interval
-from ..runs import NO_MONITOR, Monitor, Run
+from ..reports.predictions import Claims, judge_and_print, mean_of
+from ..runs import NO_MONITOR, Monitor, Run, as_cell
 from .head_errors import FUNCTIONS, Function, decompose_error, fit_data_sets
 from .study import Study
+
+COLUMNS = ("n", "heads", "size", "bias", "variance", "covariance", "shown_equal")
+COLUMNS += ("shown_weighted", "mass")
 
 
 class HeadEnsemble(Study):
@@ -44,19 +48,15 @@ class HeadEnsemble(Study):
             if self.dim % heads:
                 raise FieldError(("heads",), f"expected divisors of dim, {self.dim}; got {heads}")
 
-    def cases(self) -> list[tuple[Function, int, int]]:
-        return [(f, n, heads) for f in self.functions for n in self.rows for heads in self.heads]
-
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
         of_queries, of_rotation, of_sets = jax.random.split(key, 3)
         queries = jax.random.normal(of_queries, (self.queries, self.dim))
         rotation = jnp.eye(self.dim)
         if self.rotated:
             rotation = jnp.linalg.qr(jax.random.normal(of_rotation, (self.dim, self.dim)))[0]
-        cases = self.cases()
 
-        def found(i: int) -> dict[str, Any]:
-            name, n, heads = cases[i]
+        def found(case: tuple[Function, int, int]) -> dict[str, Any]:
+            name, n, heads = case
             size = (self.dim // heads) ** 0.5
             fitted = fit_data_sets(
                 jax.random.fold_in(of_sets, n),
@@ -74,32 +74,23 @@ class HeadEnsemble(Study):
             numbers = jax.tree.map(np.asarray, {"fitted": fitted._asdict(), "truth": truth})
             return {"function": name, "n": n, "heads": heads, **numbers}
 
-        return monitor.collect("cases", len(cases), found, _name)
+        cases = list(itertools.product(self.functions, self.rows, self.heads))
+        return monitor.collect("cases", cases, found, _name)
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
         rows = [self.summarised(found) for found in results]
         best = self.best(rows)
         for name in self.functions:
             run.table_of(
-                f"{name}: the error of the mean of heads, and of weighted ones; 95 % intervals",
+                f"{name}: the error of the mean of heads of this size d_k, its terms (the bias is "
+                f"squared), and that of weighted ones, with the sum of the weights; 95 % intervals",
                 [row for row in rows if row["function"] == name],
-                {
-                    "rows": "{n}",
-                    "heads": "{heads}",
-                    "d_k": "{size}",
-                    "bias²": "{bias:.4f}",
-                    "variance": "{variance:.4f}",
-                    "covariance": "{covariance:.4f}",
-                    "error": "{shown_equal}",
-                    "weighted": "{shown_weighted}",
-                    "sum of weights": "{mass:.2f}",
-                },
+                COLUMNS,
             )
         run.table_of(
-            "The best size of heads",
+            "The best size of heads, with equal weights and with weights by leave-one-out",
             best,
-            {"function": "{function}", "rows": "{n}", "d_k, equal weights": "{equal}"}
-            | {"d_k, weights by leave-one-out": "{weighted}"},
+            ("function", "n", "equal", "weighted"),
         )
         cases, name_of = [*rows, *best], operator.itemgetter("name")
         predictions = judge_and_print(run, claims(max(self.rows)), cases, name_of)
@@ -122,8 +113,8 @@ class HeadEnsemble(Study):
             "equal": mean_of(equal),
             "weighted": mean_of(weighted),
             "less": mean_of(weighted - equal),
-            "shown_equal": of_interval(mean_of(equal)),
-            "shown_weighted": of_interval(mean_of(weighted)),
+            "shown_equal": as_cell(mean_of(equal)),
+            "shown_weighted": as_cell(mean_of(weighted)),
             "mass": float(fitted["weights"].sum(axis=1).mean()),
             "lengthscale": float(np.median(fitted["lengthscale"])),
         }
@@ -131,17 +122,16 @@ class HeadEnsemble(Study):
     def best(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The size of heads with the least error, by function and number of rows."""
         found = []
-        for name in self.functions:
-            for n in self.rows:
-                here = [row for row in rows if (row["function"], row["n"]) == (name, n)]
-                sizes = {
-                    kind: min(here, key=lambda row, kind=kind: row[kind]["mean"])["size"]
-                    for kind in ("equal", "weighted")
-                }
-                found.append({"kind": "best", "function": name, "n": n, **sizes})
-                found[-1]["name"] = f"{name}, {n} rows"
-                fewer = [one for one in found if one["function"] == name and one["n"] < n]
-                found[-1]["grows"] = all(one["equal"] <= sizes["equal"] for one in fewer)
+        for name, n in itertools.product(self.functions, self.rows):
+            here = [row for row in rows if (row["function"], row["n"]) == (name, n)]
+            sizes = {
+                kind: min(here, key=lambda row, kind=kind: row[kind]["mean"])["size"]
+                for kind in ("equal", "weighted")
+            }
+            fewer = [one for one in found if one["function"] == name and one["n"] < n]
+            grows = all(one["equal"] <= sizes["equal"] for one in fewer)
+            row = {"kind": "best", "function": name, "n": n, **sizes}
+            found.append(row | {"name": f"{name}, {n} rows", "grows": grows})
         return found
 
 

@@ -19,7 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import attnkernel as ak
 
@@ -45,19 +45,6 @@ def rough(x: Float[Array, "rows dim"]) -> Float[Array, " rows"]:
 
 # functions of standard normal inputs with a variance near 1
 FUNCTIONS = {"additive": additive, "one direction": one_direction, "rough": rough}
-
-
-class FirstRows(ak.Mask):
-    """The first queries see the first keys; all later rows are padding."""
-
-    queries: Int[Array, ""] | int
-    keys: Int[Array, ""] | int
-
-    def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return (i < self.queries) & (j < self.keys)
-
-    def any_allowed(self, block: ak.priors.PositionBlock) -> Bool[Array, ""]:
-        return (block.i_low < self.queries) & (block.j_low < self.keys)
 
 
 class Heads(NamedTuple):
@@ -109,7 +96,7 @@ def fit_heads(
         return jax.vmap(lambda q, k: model(q, k, y, prior=prior))(at, keys)
 
     def left_out(lengthscale: Array) -> Float[Array, "heads rows"]:
-        others = ak.priors.ExcludeSelf() & FirstRows(n, n)
+        others = ak.priors.ExcludeSelf() & ak.priors.Lengths(queries=n, keys=n)
         return jnp.where(is_row[None], predict(lengthscale, keys, others), 0.0)
 
     criteria = jax.lax.map(
@@ -117,7 +104,7 @@ def fit_heads(
     )
     chosen = lengthscales[jnp.argmin(criteria)]
     weights = shrunken_weights(left_out(chosen).T, y, n)
-    each = predict(chosen, at, FirstRows(len(queries), n))
+    each = predict(chosen, at, ak.priors.Lengths(keys=n))
     return Heads(each, weights @ each, weights, chosen)
 
 

@@ -126,15 +126,8 @@ class Heads(base.HoldOutStudy):
             for i, row in enumerate(rows)
         ]
         draw_fits(run, "heads", data, members, titles, label=self.model.label())
-        columns: dict[str, Any] = {
-            "heads": "{heads}",
-            "combination u": lambda row: ", ".join(f"{u:.2f}" for u in row["weights"]),
-            f"{self.model.letter()} of each": lambda row: ", ".join(
-                f"{ell:.2f}" for ell in row["lengthscales"]
-            ),
-            "leave-one-out error": "{leave_one_out:.4f}",
-        }
-        run.table_of(f"Heads, kernel {self.model.words()}", rows, columns)
+        title = f"Heads, kernel {self.model.words()}, lengthscales {self.model.letter()}"
+        run.table_of(title, rows)
         run.summary({"data": base.describe(data), **self.model.named(), "table": rows})
         require_finite(fits)
 

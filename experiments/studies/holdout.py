@@ -83,18 +83,11 @@ class HoldOut(base.HoldOutStudy):
                     ]
                 )
         self._draw_fits_and_training(run, results, minima, rows)
-        letter = self.model.letter()
         run.table_of(
-            f"Masked hold-out, kernel {self.model.words()}",
+            f"Masked hold-out, kernel {self.model.words()}: {self.model.letter()} at the minimum "
+            f"of the expected error, at step {steps}, and on average of the last half",
             rows,
-            {
-                "held out": "{hold_out}",
-                f"fitted {letter}": "{minimum:#.4g}",
-                "expected error": "{minimum_error:#.4g}",
-                "± over masks": "{standard_error:.5f}",
-                f"{letter}, step {steps}": "{lengthscale:#.4g}",
-                "its last half": "{average:#.4g}",
-            },
+            ("hold_out", "minimum", "minimum_error", "standard_error", "lengthscale", "average"),
         )
         run.summary({"data": base.describe(data), **self.model.named(), **summary})
         require_finite(fits)

@@ -13,7 +13,7 @@ import attnkernel as ak
 from attnkernel.kernels import AitchisonAitken
 
 from ..config import NonEmpty, Positive
-from ..reports import label_outer, panels, save_with_legend
+from ..reports import draw_lines, label_outer, panels, save_with_legend
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, fit_by_leave_one_out
 
@@ -65,19 +65,10 @@ class HypothesisTests(Study):
             for j, kind in enumerate(KINDS)
             for i, effect in enumerate(self.effects)
         ]
-        columns = {
-            "case": "{case}",
-            "lengthscale": "{lengthscale}",
-            "effect": "{effect:g}",
-            "data sets": "{data_sets}",
-            "rejected": "{rejected:.3f}",
-            "s.e.": "{standard_error:.3f}",
-        }
         run.table_of(
-            f"Share of data sets of {self.n} rows in which a test of level {self.level:g} rejects "
-            f"(s.e.: its standard error), by its lengthscale",
+            f"Share of data sets of {self.n} rows in which a test of level {self.level:g} rejects, "
+            f"by its lengthscale",
             rows,
-            columns,
         )
         self._draw_power(run, results)
         run.summary({"level": self.level, "data_sets": self.data_sets, "rejections": rows})
@@ -103,13 +94,11 @@ class HypothesisTests(Study):
     def _draw_power(self, run: Run, results: Results) -> None:
         """Draws the share of rejections against the effect, a panel a case; saves the figure."""
         figure, axes = panels(len(results), width=4.2, height=2.6)
-        looks = (("-o", ak.plot.BLUE), ("--X", ak.plot.ORANGE))
         for ax, (case, found) in zip(axes, results.items(), strict=True):
             share = np.stack([np.mean(p_values <= self.level, axis=0) for p_values in found])
             ax.axhline(self.level, color=ak.plot.ink(), linewidth=0.8)
-            for j, (style, color) in enumerate(looks):
-                label = f"lengthscale: {KINDS[j]}"
-                ax.plot(self.effects, share[:, j], style, color=color, label=label, markersize=4)
+            lines = {f"lengthscale: {kind}": share[:, j] for j, kind in enumerate(KINDS)}
+            draw_lines(ax, self.effects, lines, markersize=4)
             title = f"rejected at {self.effects[0]:g}: {share[0, 0]:.3f} and {share[0, 1]:.3f}"
             ax.set_title(f"{case}\n{title}", fontsize=9)
             ax.set_ylim(0.0, 1.02)

@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import NonEmpty, Positive
-from ..reports import save_with_legend, subplots
+from ..reports import save_with_legend, subplots, ticks_at
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 from .training import sizes, train
@@ -58,11 +58,11 @@ class InContext(Study):
             errors = {
                 name: jnp.mean((curve - truth) ** 2, axis=1) for name, curve in curves.items()
             }
+            means, spread = (
+                {name: float(of(error)) for name, error in errors.items()}
+                for of in (jnp.mean, lambda error: jnp.std(error) / self.tested**0.5)
+            )
             ratio = float(jnp.mean(errors["learned"]) / jnp.mean(errors["tuned"]))
-            means = {name: float(jnp.mean(error)) for name, error in errors.items()}
-            spread = {
-                name: float(jnp.std(error) / self.tested**0.5) for name, error in errors.items()
-            }
             rows.append({"context": size, "error": means, "se": spread, "learned/tuned": ratio})
             if size == sorted(self.contexts)[len(self.contexts) // 2]:
                 example = (x[0], y[0], at[0], truth[0], {n: c[0] for n, c in curves.items()})
@@ -71,18 +71,7 @@ class InContext(Study):
     def report(self, results: Results, run: Run) -> None:
         losses, rows, example = results
         self.draw_errors(run, rows, example)
-        run.table_of(
-            f"Squared error to {self.tested} new functions",
-            rows,
-            {
-                "context": "{context}",
-                **{
-                    label: f"{{error[{name}]:.4f}} ± {{se[{name}]:.4f}}"
-                    for name, label in LABELS.items()
-                },
-                "learned ÷ tuned": "{learned/tuned:.2f}",
-            },
-        )
+        run.table_of(f"Squared error to {self.tested} new functions, standard errors", rows)
         worst = max(row["learned/tuned"] for row in rows)
         run.summary(
             {
@@ -154,16 +143,14 @@ class InContext(Study):
         for name, label in LABELS.items():
             errors = [row["error"][name] for row in rows]
             spread = [row["se"][name] for row in rows]
-            left.errorbar(
-                sizes, errors, spread, fmt=styles[name], color=colors[name], label=label, capsize=2
-            )
+            look = {"fmt": styles[name], "color": colors[name], "label": label, "capsize": 2}
+            left.errorbar(sizes, errors, spread, **look)
         left.set(xscale="log", yscale="log", xlabel="points of the context")
         left.set_ylabel("squared error to the function")
         last = rows[int(np.argmax(sizes))]
         ratio = f"{last['learned/tuned']:.2g} × the tuned error"
         left.set_title(f"without training: {ratio} at {last['context']} points")
-        left.set_xticks(sizes, map(str, sizes))
-        left.minorticks_off()
+        ticks_at(left.xaxis, sizes)
         x, y, at, truth, curves = example
         order = np.argsort(at)
         ak.plot.points(x, y, ax=right)

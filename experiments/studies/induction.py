@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import heat_map, subplots
+from ..reports import draw_heat_maps, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
 from .training import sizes, train
@@ -60,12 +60,12 @@ class AttentionOnly(eqx.Module):
 
 
 class Results(NamedTuple):
-    """Losses of the training, accuracies, and the weights of every head for one sequence."""
+    """Losses of the training, accuracies, and the weights of every head for one sequence, with its
+    period."""
 
     losses: np.ndarray
     measured: dict[str, Any]
     weights: Float[Array, "layers heads rows rows"]
-    tokens: Int[Array, " rows"]
     period: Int[Array, ""]
 
 
@@ -115,33 +115,25 @@ class Induction(Study):
         model, losses = train(monitor, model, self.loss, **sizes(self), key=keys.next())
         measured = self.measure(model, jax.random.split(keys.next(), 256))
         tokens, period = self.draw(keys.next())
-        return Results(losses, measured, model.weights(tokens), tokens, period)
+        return Results(losses, measured, model.weights(tokens), period)
 
     def report(self, results: Results, run: Run) -> None:
         losses, measured = results.losses, results.measured
         self.draw_losses(run, losses, measured["accuracy"])
         self.draw_heads(run, results)
-        run.table(
-            "Next token, where the sequence repeats",
-            ["", "accuracy"],
-            [
-                ["two layers of attention", f"{measured['accuracy']:.1%}"],
-                ["before the first repeat", f"{measured['accuracy_first']:.1%}"],
-                ["bigrams of 10 000 training sequences", f"{measured['bigrams']:.1%}"],
-                ["chance", f"{1 / self.vocabulary:.1%}"],
-            ],
-        )
-        run.table(
-            "Heads: mean weight on ...",
-            ["layer", "head", "the token before", "what followed the token last time"],
-            [
-                [str(layer + 1), str(head + 1), f"{before:.2f}", f"{after:.2f}"]
-                for layer, pairs in enumerate(
-                    zip(measured["previous_token"], measured["induction"], strict=True)
-                )
-                for head, (before, after) in enumerate(zip(*pairs, strict=True))
-            ],
-        )
+        accuracies = {
+            "two layers of attention": measured["accuracy"],
+            "before the first repeat": measured["accuracy_first"],
+            "bigrams of 10 000 training sequences": measured["bigrams"],
+            "chance": 1 / self.vocabulary,
+        }
+        run.table_of("Accuracy of the next token, where the sequence repeats", [accuracies])
+        heads = [
+            {"layer": layer + 1, "head": head + 1}
+            | {name: measured[name][layer][head] for name in ("previous_token", "induction")}
+            for layer, head in np.ndindex(self.layers, self.heads)
+        ]
+        run.table_of("Mean weight on the token before, and on what followed last time", heads)
         run.summary({"last_loss": float(losses[-100:].mean()), **measured})
 
     def measure(self, model: AttentionOnly, keys: Array) -> dict[str, Any]:
@@ -192,12 +184,11 @@ class Induction(Study):
         ax.set(xlabel="step", ylabel="cross-entropy of the next token, nats", ylim=(0.0, None))
         ax.set_title(f"{accuracy:.0%} right where the sequence repeats")
         ax.legend()
-        run.figure("loss", figure, loss=losses)
+        run.figure("loss", figure)
 
     def draw_heads(self, run: Run, results: Results) -> None:
         """The head of the first layer that looks back most, and that of the last that induces."""
         measured, weights = results.measured, np.asarray(results.weights)
-        tokens, period = results.tokens, results.period
         before = int(np.argmax(measured["previous_token"][0]))
         after = int(np.argmax(measured["induction"][-1]))
         back = measured["previous_token"][0][before]
@@ -208,13 +199,10 @@ class Induction(Study):
                 -1, after
             ],
         }
-        figure, axes = subplots(1, 2, sharey=True, figsize=(7.6, 3.8))
-        for ax, (title, found) in zip(axes, chosen.items(), strict=True):
-            heat_map(ax, found, causal=True)
-            for draw_line in (ax.axvline, ax.axhline):
-                draw_line(float(period) - 0.5, color=ak.plot.ORANGE, linestyle=":", linewidth=1.0)
-            ax.set(title=title, xlabel="position of the key")
-        axes[0].set_ylabel("position of the query")
-        label = "weight (dotted: first repeat)"
-        figure.colorbar(axes[0].images[0], ax=axes, shrink=0.8, label=label)
-        run.figure("heads", figure, weights=weights, tokens=tokens, period=period)
+        words: Any = {"x": "position of the key", "y": "position of the query", "size": 3.6}
+        figure = draw_heat_maps(chosen, 2, "weight (dotted: first repeat)", **words)
+        look = {"color": ak.plot.ORANGE, "linestyle": ":", "linewidth": 1.0}
+        for ax in figure.axes[:2]:
+            ax.axvline(float(results.period) - 0.5, **look)
+            ax.axhline(float(results.period) - 0.5, **look)
+        run.figure("heads", figure)

@@ -22,9 +22,9 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import NonEmpty, Positive
-from ..reports import facets, label_outer, save_with_legend
-from ..reports.predictions import Claims, judge_and_print, mean_of, of_interval
-from ..runs import NO_MONITOR, Monitor, Run
+from ..reports import facets, label_outer, looks_of, save_with_legend, ticks_at
+from ..reports.predictions import Claims, judge_and_print, mean_of
+from ..runs import NO_MONITOR, Monitor, Run, as_cell
 from .study import Keys, Study
 from .training import sizes, train
 from .window_tasks import Family, Linear, Warp, draw, mean_error, predict
@@ -146,7 +146,7 @@ class LearnedWindow(Study):
         return jax.tree.map(np.asarray, of_families(families, learned, keys))
 
     def report(self, results: dict[str, Any], run: Run) -> None:
-        rows, powers = list(self.summarised(results)), []
+        rows, powers, kind = list(self.summarised(results)), [], ("n", "lengthscale", "noise")
         for order in self.orders:
             here = [row for row in rows if row["order"] == order]
             powers += [
@@ -154,40 +154,28 @@ class LearnedWindow(Study):
                 for name in ("learned", "best", "leave_one_out", "plug_in")
             ]
             run.table_of(
-                f"Windows and squared errors, order {order}; 95 % intervals",
+                f"Windows, the middle half of leave-one-out's, the error of the learned one, and "
+                f"that of leave-one-out over and less it, order {order}; 95 % intervals",
                 here,
-                {
-                    "rows": "{n}",
-                    "L": "{lengthscale:g}",
-                    "σ": "{noise:g}",
-                    "learned": "{windows[learned]:.3f}",
-                    "best": "{windows[best]:.3f}",
-                    "leave-one-out": "{windows[leave_one_out]:.3f}",
-                    "its middle half": "{low:.2f}–{high:.2f}",
-                    "plug-in": "{windows[plug_in]:.3f}",
-                    "error, learned": "{learned}",
-                    "leave-one-out ÷ learned": "{ratio:.2f}",
-                    "leave-one-out − learned": "{more}",
-                },
+                (*kind, "windows", "low", "high", "learned", "ratio", "more"),
             )
         run.table_of(
-            "Powers of the window: −0.2, 0.4 and 0.8 for long contexts",
+            "Powers in the window: −0.2 of n, 0.8 of L and 0.4 of σ for long contexts",
             powers,
-            {"order": "{order}", "window": "{of}"}
-            | {name: f"{{{name}:.2f}}" for name in ("n", "noise", "lengthscale")},
+            ("order", "of", *kind),
         )
         directions = list(self.directions(results["matrices"]))
         warps = list(self.warps(results["warps"]))
         run.table_of(
-            f"Two inputs of which one direction matters, {max(self.contexts)} rows",
+            f"Two inputs of which one direction matters, {max(self.contexts)} rows: windows, and "
+            f"the angle between it and the shorter one, in degrees",
             directions,
-            {"L": "{lengthscale:g}", "σ": "{noise:g}", "window along": "{along:.3f}"}
-            | {"window across": "{across:.3g}", "angle from it, degrees": "{angle:.1f}"},
+            (*kind[1:], "along", "across", "angle"),
         )
         run.table_of(
             "Noise that grows: the power of σ(x) in the window at x, 0.4 for long contexts",
             warps,
-            {"L": "{lengthscale:g}", "σ": "{noise:g}", "power": "{power:.2f}"},
+            (*kind[1:], "power"),
         )
         cases, name_of = [*rows, *powers, *directions, *warps], operator.itemgetter("name")
         predictions = judge_and_print(run, CLAIMS, cases, name_of)
@@ -232,8 +220,8 @@ class LearnedWindow(Study):
                     "low": low,
                     "high": high,
                     "error": means,
-                    "learned": of_interval(means["learned"]),
-                    "more": of_interval(means["more"]),
+                    "learned": as_cell(means["learned"]),
+                    "more": as_cell(means["more"]),
                     "ratio": float(errors.mean() / tested["learned"].mean()),
                 }
 
@@ -303,37 +291,29 @@ CLAIMS: Claims = {
 
 def draw_windows(run: Run, rows: list[dict[str, Any]]) -> None:
     """Windows against the length of the context, a panel for each order and noise."""
-    orders = sorted({row["order"] for row in rows})
-    noises = sorted({row["noise"] for row in rows})
+    orders, noises, lengthscales, lengths = (
+        sorted({row[part] for row in rows}) for part in ("order", "noise", "lengthscale", "n")
+    )
     figure, axes = facets(orders, noises, width=2.9, height=2.8, sharey=True)
-    colors = (ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN, ak.plot.PURPLE, ak.plot.ink())
-    lines = ("-", "--", ":", "-.")
+    looks = looks_of(f"L = {lengthscale:g}" for lengthscale in lengthscales)
     for (order, noise), ax in axes.items():
         here = [row for row in rows if (row["order"], row["noise"]) == (order, noise)]
-        for place, lengthscale in enumerate(sorted({row["lengthscale"] for row in here})):
-            of_kind = [row for row in here if row["lengthscale"] == lengthscale]
-            n = [row["n"] for row in of_kind]
+        for place, (kind, look) in enumerate(looks.items()):
+            of_kind = [row for row in here if row["lengthscale"] == lengthscales[place]]
+            n, low, high = np.transpose([[row["n"], row["low"], row["high"]] for row in of_kind])
             learned, best, left_out = (
                 np.array([row["windows"][name] for row in of_kind])
                 for name in ("learned", "best", "leave_one_out")
             )
-            ends = np.array([[row["low"], row["high"]] for row in of_kind]).T
-            color, line = colors[place % len(colors)], lines[place % len(lines)]
-            kind = f"L = {lengthscale:g}"
-            look: dict[str, Any] = {"marker": "o", "linestyle": line, "color": color}
             ax.plot(n, learned, **look, label=f"learned, {kind}")
-            ax.plot(n, best, "x", color=color, markersize=8, label=f"_best, {kind}")
-            shifted = np.array(n) * 1.04 ** (place + 1)
-            ax.errorbar(
-                shifted, left_out, np.abs(ends - left_out), fmt="s", color=color,
-                markersize=3, linewidth=0.8, label=f"_leave-one-out, {kind}",
-            )  # fmt: skip
+            ax.plot(n, best, "x", color=look["color"], markersize=8, label=f"_best, {kind}")
+            square = {"fmt": "s", "color": look["color"], "markersize": 3, "linewidth": 0.8}
+            shifted, ends = n * 1.04 ** (place + 1), (left_out - low, high - left_out)
+            ax.errorbar(shifted, left_out, ends, **square, label=f"_leave-one-out, {kind}")
         ax.set(xscale="log", yscale="log", title=f"order {order}, σ = {noise:g}")
-    grey, n = ak.plot.ink(), sorted({row["n"] for row in rows})
     ax = figure.axes[0]
-    ax.plot([], [], "x", color=grey, label="best of its kind")
-    ax.plot([], [], "s", color=grey, markersize=3, label="leave-one-out, middle half")
-    ax.set_xticks(n, n)
-    ax.minorticks_off()
+    ax.plot([], [], "x", color=ak.plot.ink(), label="best of its kind")
+    ax.plot([], [], "s", color=ak.plot.ink(), markersize=3, label="leave-one-out, middle half")
+    ticks_at(ax.xaxis, lengths)
     label_outer(axes.values(), "rows of the context", "window ℓ")
     save_with_legend(run, "windows", figure, [ax])

@@ -32,13 +32,10 @@ class Lengthscales(Study):
         fits = []
         for lengthscale in self.lengthscales:
             model = self.model.make(lengthscale)
-            fits.append(
-                {
-                    "lengthscale": lengthscale,
-                    "residual_sd": float(jnp.std(data.y - model(data.x, data.x, data.y))),
-                    "leave_one_out": float(ak.LeaveOneOut()(model, data.x, data.y)),
-                }
-            )
+            residual_sd = float(jnp.std(data.y - model(data.x, data.x, data.y)))
+            error = float(ak.LeaveOneOut()(model, data.x, data.y))
+            row = {"lengthscale": lengthscale, "residual_sd": residual_sd}
+            fits.append(row | {"leave_one_out": error})
         return data, fits
 
     def report(self, results: Results, run: Run) -> None:
@@ -54,12 +51,7 @@ class Lengthscales(Study):
         ]
         draw_fits(run, "lengthscales", data, curves, titles, label=self.model.label())
         run.table_of(
-            f"Fixed lengthscales, kernel {self.model.words()}",
+            f"Fixed lengthscales {self.model.letter()}, kernel {self.model.words()}",
             fits,
-            {
-                self.model.letter(): "{lengthscale:g}",
-                "sd of the residuals": "{residual_sd:.4f}",
-                "leave-one-out error": "{leave_one_out:.4f}",
-            },
         )
         run.summary({"data": describe(data), **self.model.named(), "fits": fits})

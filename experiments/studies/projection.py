@@ -75,15 +75,8 @@ class Projection(Study):
         held_out = HoldOutSizes.from_config(self.hold_out, len(data.y)).largest
         titles = [f"{row['model']}: error {row['leave_one_out']:.3g}" for row in rows]
         draw_fits(run, "projection", data, list(fits.values()), titles)
-        columns: dict[str, Any] = {
-            "model": "{model}",
-            "parameters": "{parameters}",
-            "leave-one-out error": "{leave_one_out:.4f}",
-            "error to the true mean": lambda row: (
-                "–" if row["error"] is None else f"{float(row['error']):.4f}"
-            ),
-        }
-        run.table_of(f"Masked hold-out of {held_out} of {len(data.y)} rows", rows, columns)
+        title = f"Masked hold-out of {held_out} of {len(data.y)} rows; error: to the true mean"
+        run.table_of(title, rows)
         run.summary({"data": describe(data), "table": rows})
 
     def models(self, dim: int, key: Array) -> dict[str, tuple[Any, Training]]:

@@ -61,16 +61,13 @@ class RetrievalRule(Study):
         draw_rules(run, self.scores, weights)
         draw_regimes(run, regimes)
         run.table_of(
-            f"Against a numerical optimiser on the simplex, {self.trials} problems of "
-            f"{len(self.scores)} scores",
+            f"Largest deviations from a numerical optimiser on the simplex, {self.trials} problems "
+            f"of {len(self.scores)} scores",
             [{"rule": name, **found} for name, found in optimised.items()],
-            {"rule": "{rule}", "largest deviation of a weight": "{weights:.1e}"}
-            | {"of the objective": "{objective:.1e}"},
         )
-        run.table(
+        run.table_of(
             "entmax of order 1 + 1/n of a Gaussian = compact kernel of adaptive width",
-            ["n", "kernel", "largest deviation of a weight"],
-            [[str(n), COMPACT[n].__name__, f"{found:.1e}"] for n, found in identity.items()],
+            [{"n": n, "kernel": COMPACT[n].__name__, "weights": identity[n]} for n in identity],
         )
         found = {"optimiser": optimised, "compact_kernels": identity}
         run.summary(found | {"weights": weights, "regimes": regimes})
@@ -183,8 +180,7 @@ def draw_rules(run: Run, scores: list[float], weights: dict[str, Array]) -> None
         ax.set_xticks(range(len(a)), labels)
         ax.set_xlabel("score of the key")
     axes[0].set_ylabel("weight (cross: exactly 0)")
-    arrays = {name.replace(" ", "_").replace(".", "_"): a for name, a in weights.items()}
-    run.figure("rules", figure, scores=scores, **arrays)
+    run.figure("rules", figure)
 
 
 def draw_regimes(run: Run, regimes: dict[str, Any]) -> None:
@@ -209,4 +205,4 @@ def draw_regimes(run: Run, regimes: dict[str, Any]) -> None:
         bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=3)
     axes[0, 0].set_ylabel("weight")
     axes[1, 0].set_ylabel("contribution to the objective")
-    save_with_legend(run, "regimes", figure, list(axes[0]), **regimes)
+    save_with_legend(run, "regimes", figure, list(axes[0]))

@@ -1,6 +1,5 @@
 """Outliers: the error of least squares, of robust iterations and of the local median, by share."""
 
-import functools
 from typing import Annotated, Any, Literal
 
 import jax
@@ -12,20 +11,19 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Positive
-from ..reports import looks_of, save_with_legend, subplots
-from ..runs import NO_MONITOR, Monitor, Run
-from .study import Keys, Study
+from ..reports import draw_lines, save_with_legend, subplots
+from ..runs import Run
+from .study import SimulationStudy
 
 METHODS = ("least squares", "Huber", "bisquare", "local median")
 NOISE = 0.2
 Results = dict[str, np.ndarray]
 
 
-class Robust(Study):
+class Robust(SimulationStudy):
     """The error of fits of a given lengthscale to data of which a share is moved, to one side."""
 
     study: Literal["robust"]
-    precision: Literal["float32", "float64"] = "float64"
     n: int = Field(default=150, ge=20, le=2000)
     lengthscale: Positive = 0.2
     shares: list[Annotated[float, Field(ge=0, le=0.5)]] = Field(
@@ -36,28 +34,45 @@ class Robust(Study):
     )
     shift: Positive = Field(default=10.0, description="by which outliers are moved")
     iterations: int = Field(default=3, ge=1, le=100)
-    data_sets: int = Field(default=100, ge=2, le=10_000)
-    batch: int = Field(default=25, ge=1)
 
-    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
-        many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit, self)))
-        keys = Keys(key).stack(self.data_sets)
-        return monitor.simulate({("fits",): (many, keys)}, self.batch)["fits",]
+    def simulate(self, key: PRNGKeyArray) -> dict[str, Array]:
+        """Returns labels, curves and mean squares of their errors, for each share and method.
 
-    def report(self, results: Results, run: Run) -> None:
-        error = np.sqrt(results["square"].mean(axis=0))  # by share and method
+        The same noise for all shares; more outliers contain the fewer ones.
+        """
+        noise_key, order_key = jax.random.split(key)
+        x = jnp.linspace(-3.0, 3.0, self.n)
+        truth = ak.data.heteroskedastic_mean(x)
+        clean = truth + NOISE * jax.random.normal(noise_key, x.shape, x.dtype)
+        rank = jax.random.permutation(order_key, self.n)
+        counts = jnp.round(jnp.asarray(self.shares) * self.n)
+        labels = clean[None] + jnp.where(rank[None] < counts[:, None], self.shift, 0.0)
+        model = ak.KernelRegression(ak.Gaussian(self.lengthscale), order=1)
+        options: Any = {"iterations": self.iterations}
+        models: list[Any] = [
+            model,
+            ak.RobustRegression(model, loss=ak.Huber(), **options),
+            ak.RobustRegression(model, **options),
+            ak.LocalQuantile(model.kernel),
+        ]
+        curves = jnp.stack([each(x, x, labels.T).T for each in models], axis=1)
+        square = jnp.mean((curves - truth[None, None]) ** 2, axis=-1)
+        return {"labels": labels, "curves": curves, "square": square}
+
+    def report(self, results: dict[tuple[()], Results], run: Run) -> None:
+        (found,) = results.values()
+        error = np.sqrt(found["square"].mean(axis=0))  # by share and method
         rows = [
             {"share": share, **dict(zip(METHODS, map(float, errors), strict=True))}
             for share, errors in zip(self.shares, error, strict=True)
         ]
-        columns = {"share": "{share:.0%}"} | {name: f"{{{name}:.3f}}" for name in METHODS}
         run.table_of(
             f"Root mean square error of fits, {self.data_sets} data sets of {self.n} labels with "
             f"noise {NOISE}, of which a share is moved by {self.shift:g}",
             rows,
-            columns,
+            ("share", *METHODS),
         )
-        self._draw_errors(run, error, results)
+        self._draw_errors(run, error, found)
         run.summary({"data_sets": self.data_sets, "errors": rows})
 
     def _draw_errors(
@@ -70,38 +85,10 @@ class Robust(Study):
         y, curves = results["labels"][0, place], results["curves"][0, place]
         left.plot(x, y, ".", color=ak.plot.ink(), markersize=3, alpha=0.5)
         shares = 100 * np.asarray(self.shares)
-        lines = zip(looks_of(METHODS).items(), ("--", "-.", "-", ":"), strict=True)
-        for i, ((name, look), line) in enumerate(lines):
-            look |= {"linestyle": line, "label": name, "markersize": 4}
-            left.plot(x, curves[i], **look, markevery=len(x))
-            right.plot(shares, error[:, i], **look)
+        draw_lines(left, x, dict(zip(METHODS, curves, strict=True)), markersize=4, markevery=10)
+        draw_lines(right, shares, dict(zip(METHODS, error.T, strict=True)), markersize=4)
         left.set(xlabel="x", ylabel="y", title=f"one data set, {self.shares[place]:.0%} moved")
         right.set(xlabel="outliers, %", ylabel="error of the fit", yscale="log")
         ratio = f"{error[place, 2] / error[0, 2]:.2f} × the error without outliers"
         right.set_title(f"bisquare at {self.shares[place]:.0%}: {ratio}")
         save_with_legend(run, "robust", figure, [left, right])
-
-
-def _simulate_and_fit(study: Robust, key: PRNGKeyArray) -> dict[str, Array]:
-    """Returns labels, curves and mean squares of their errors, for each share and method.
-
-    The same noise for all shares; more outliers contain the fewer ones.
-    """
-    noise_key, order_key = jax.random.split(key)
-    x = jnp.linspace(-3.0, 3.0, study.n)
-    truth = ak.data.heteroskedastic_mean(x)
-    clean = truth + NOISE * jax.random.normal(noise_key, x.shape, x.dtype)
-    rank = jax.random.permutation(order_key, study.n)
-    counts = jnp.round(jnp.asarray(study.shares) * study.n)
-    labels = clean[None] + jnp.where(rank[None] < counts[:, None], study.shift, 0.0)
-    model = ak.KernelRegression(ak.Gaussian(study.lengthscale), order=1)
-    options: Any = {"iterations": study.iterations}
-    models: list[Any] = [
-        model,
-        ak.RobustRegression(model, loss=ak.Huber(), **options),
-        ak.RobustRegression(model, **options),
-        ak.LocalQuantile(model.kernel),
-    ]
-    curves = jnp.stack([each(x, x, labels.T).T for each in models], axis=1)
-    square = jnp.mean((curves - truth[None, None]) ** 2, axis=-1)
-    return {"labels": labels, "curves": curves, "square": square}

@@ -24,7 +24,7 @@ import attnkernel as ak
 
 from ..benchmarks.driver import MIB, in_fresh_process
 from ..config import NonEmpty
-from ..reports import subplots
+from ..reports import subplots, ticks_at
 from ..runs import NO_MONITOR, Monitor, Run, reserve_threads
 from .study import Study
 
@@ -80,14 +80,6 @@ class Scaling(Study):
             f"n = {self.n}, {self.dim} dimensions, float32: MiB of each device; and the largest "
             f"error of {self.checked} rows in float64",
             results,
-            {
-                "devices": "{devices}",
-                "": "{layout}",
-                "value": "{value_mib:.0f}",
-                "with gradients": "{gradient_mib:.0f}",
-                "error of values": "{value_error:.0e}",
-                "of gradients": "{gradient_error:.0e}",
-            },
         )
         dims = [3, 16, 64, 128]
         least = {a.name: [rows_to_hide(a, d) for d in dims] for a in _ACCELERATORS}
@@ -123,28 +115,21 @@ class Scaling(Study):
         ideal = [most * counts[0] / count for count in counts]
         left.loglog(counts, ideal, ":", color=ak.plot.ink(), label="1 / devices")
         left.set(xlabel="devices P (virtual)", ylabel="memory of each device (MiB)")
-        left.set_xticks(counts, map(str, counts))
-        left.minorticks_off()
+        ticks_at(left.xaxis, counts)
         words = ", ".join(f"{layout} {times:.2g}" for layout, times in saved.items())
         left.set_title(f"{counts[-1]} devices, times less memory: {words}", fontsize="medium")
         left.legend()
         dims = np.geomspace(1, 256, 65)
         colors = {"A100": ak.plot.GREEN, "H100": ak.plot.BLUE}
         for accelerator in _ACCELERATORS:
-            least = [rows_to_hide(accelerator, d) for d in dims]
-            single = "float32" in accelerator.name
-            right.loglog(
-                dims,
-                least,
-                "--" if accelerator.devices > 8 else "-",
-                color=ak.plot.ORANGE if single else colors[accelerator.name.split()[1][:4]],
-                label=accelerator.name,
-            )
+            least, name = [rows_to_hide(accelerator, d) for d in dims], accelerator.name
+            color = ak.plot.ORANGE if "float32" in name else colors[name.split()[1][:4]]
+            line = "--" if accelerator.devices > 8 else "-"
+            right.loglog(dims, least, line, color=color, label=name)
         right.set(xlabel="dimensions d", ylabel="rows n")
         right.set_title("above, a ring computes for longer than it sends", fontsize="medium")
-        figure.legend(
-            *right.get_legend_handles_labels(), loc="outside right center", fontsize="small"
-        )
+        entries = right.get_legend_handles_labels()
+        figure.legend(*entries, loc="outside right center", fontsize="small")
         run.figure("scaling", figure)
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import Heteroskedastic, HoldOutSize, Model, Training
-from ..reports import subplots
+from ..reports import subplots, ticks_at
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, tables_as_rows
 
@@ -69,7 +69,7 @@ class Seeds(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key).stack(self.seeds)
         many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit_all, self)))
-        found, errors, converged = monitor.simulate({("fits",): (many, keys)}, self.batch)["fits",]
+        found, errors, converged = monitor.simulate({(): (many, keys)}, self.batch)[()]
         lengthscales, names = np.asarray(self.model.shown(found)), self.methods()
         monitor.metrics(
             [
@@ -98,25 +98,11 @@ class Seeds(Study):
         self._draw_lengthscales_and_errors(run, rows, results, ratios)
         run.table_of(
             f"{len(errors)} data sets of {self.data.n} points, kernel "
-            f"{self.model.words()}; error: integrated, squared",
+            f"{self.model.words()}, lengthscales {self.model.letter()}; error: integrated, squared",
             rows,
-            {
-                "method": "{method}",
-                f"median {self.model.letter()}": "{lengthscale_quartiles[1]:.4f}",
-                "mean error": "{mean_error:.4f}",
-                "over the best": "{mean_error_over_best:+.4f}",
-                "s.e.": "{standard_error_of_that:.4f}",
-                "median ÷ hindsight": "{median_ratio_to_hindsight:.3f}",
-            },
         )
-        run.summary(
-            {
-                "data_sets": len(errors),
-                **self.model.named(),
-                "best": names[best],
-                "methods": rows,
-            }
-        )
+        found = {"data_sets": len(errors), **self.model.named(), "best": names[best]}
+        run.summary(found | {"methods": rows})
 
     def _draw_lengthscales_and_errors(
         self, run: Run, rows: list[dict[str, Any]], results: Results, ratios: np.ndarray
@@ -151,8 +137,7 @@ class Seeds(Study):
         )
         right.axvline(1.0, color=ak.plot.BLUE, linestyle="--", linewidth=1.0)
         right.set_xscale("log")
-        right.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
-        right.minorticks_off()
+        ticks_at(right.xaxis, [1, 2, 4, 8])
         best = min(rows[:-1], key=lambda row: row["mean_error"])
         right.set(xlabel="integrated squared error ÷ that of the best ℓ")
         right.set_title(f"lowest mean error: “{best['method']}”")

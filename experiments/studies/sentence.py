@@ -94,16 +94,12 @@ class Sentences(Study):
         figure, axes = subplots(
             rows, columns, squeeze=False, figsize=(2.7 * columns + 0.8, 2.9 * rows)
         )
-        arrays = {}
         for number, (sentence, heads) in enumerate(zip(self.sentences, weights, strict=True)):
             for ax, (name, found) in zip(axes[number], heads.items(), strict=True):
-                heat_map(ax, found, causal=True)
+                heat_map(ax, name if number == 0 else "", found)
                 names = [ak.plot.literal(token) for token in sentence.tokens]
                 ax.set_xticks(range(len(names)), names, rotation=90, fontsize=6.5)
                 ax.set_yticks(range(len(names)), names, fontsize=6.5)
-                if number == 0:
-                    ax.set_title(name)
-                arrays[f"{number}_{name.replace(' ', '_')}"] = found
             axes[number, 0].set_ylabel("query")
         for ax in axes[-1]:
             ax.set_xlabel("key")
@@ -113,7 +109,7 @@ class Sentences(Study):
         )
         label = "weight (grey: not seen yet)"
         figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.4, label=label)
-        run.figure("sentence", figure, **arrays)
+        run.figure("sentence", figure)
 
     def draw_pronoun(self, run: Run, weights: Results, number: int, place: int) -> None:
         """Draws what the pronoun at this place of this sentence looks at."""
@@ -128,7 +124,7 @@ class Sentences(Study):
         most = int(np.argmax(of_it))
         word = ak.plot.literal(tokens[most])
         ax.set_title(f"{of_it[most]:.0%} on “{word}”, by a head written by hand")
-        run.figure("pronoun", figure, weights=of_it)
+        run.figure("pronoun", figure)
 
 
 HEADS = ("previous token", "positional decay", "verb to subject", "determiner", "pronoun to noun")

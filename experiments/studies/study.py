@@ -2,15 +2,14 @@
 
 import abc
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import xlogy
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field, model_validator
 
 import attnkernel as ak
@@ -78,6 +77,28 @@ class Study(Part, abc.ABC):
     def resolved(self) -> Self:
         """The same study with every varying field a number or `HoldOutSizes`, whatever the data."""
         return self
+
+
+class SimulationStudy(Study):
+    """A study of many simulated data sets: `simulate` draws and fits one, in each case."""
+
+    precision: Literal["float32", "float64"] = "float64"
+    data_sets: int = Field(default=100, ge=2, le=100_000)
+    batch: int = Field(default=25, ge=1, description="data sets per call of the program")
+    # from a key and a case to arrays of one data set; traced
+    simulate: ClassVar[Callable[..., Any]]
+
+    def cases(self) -> Iterable[tuple[Any, ...]]:
+        """The arguments of `simulate` in each case, after the key."""
+        return [()]
+
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> dict[Any, Any]:
+        """The arrays of all data sets along a first axis, by case."""
+        keys, programs = Keys(key), {}
+        for case in self.cases():
+            simulate = jax.vmap(lambda key, case=case: self.simulate(key, *case))
+            programs[case] = jax.jit(simulate), keys.stack(self.data_sets)
+        return monitor.simulate(programs, self.batch)
 
 
 class Fits(NamedTuple):
@@ -203,11 +224,6 @@ def fit_by_leave_one_out(kernel: Any, order: int, x: Any, y: Array, starts: int)
     """Fits local polynomials of degree `order` to one of many data sets."""
     model = ak.KernelRegression(kernel, order=order)
     return ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=starts, steps=30)
-
-
-def entropy(weights: Float[Array, "*batch keys"]) -> Float[Array, "*batch"]:
-    r"""$-\sum_i w_i \log w_i$, nats."""
-    return -jnp.sum(xlogy(weights, weights), axis=-1)
 
 
 def lengthscale_of(model: Any) -> dict[str, Array]:

@@ -11,12 +11,12 @@ from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
-from attnkernel.rules import Uniform
+from attnkernel.rules import Uniform, entropy
 
 from ..config import Heteroskedastic, Positive
 from ..reports import legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
-from .study import Keys, Study, entropy
+from .study import Keys, Study
 
 # the data; three forms of a weighted sum; bias, variance and entropy against the temperature
 Results = tuple[ak.data.Dataset, dict[str, dict[str, Any]], dict[str, Any]]
@@ -51,24 +51,16 @@ class Temperature(Study):
         draw_dial(run, data, dial)
         best = int(np.argmin(dial["error"]))
         run.table_of(
-            "A weighted sum of labels, three ways",
+            "A weighted sum of labels, three ways: the number of keys that share the weight at "
+            f"x = {self.query:g}",
             [
-                {"name": name, "keys": np.exp(entropy(form["weights"])), **form}
+                {"form": name, "keys": np.exp(entropy(form["weights"])), **form}
                 for name, form in forms.items()
             ],
-            {
-                "weights": "{name}",
-                f"keys that share the weight at x = {self.query:g}": "{keys:.1f}",
-                "prediction": "{prediction:.4f}",
-                "error": "{error:.4f}",
-            },
+            ("form", "keys", "prediction", "error"),
         )
-        ends = {"τ lowest": 0, "τ best": best, "τ highest": -1}
-        run.table(
-            "The dial",
-            ["", "τ", "entropy", "bias²", "variance", "error"],
-            [[name, *(f"{dial[column][i]:.4g}" for column in COLUMNS)] for name, i in ends.items()],
-        )
+        places = ({column: dial[column][i] for column in COLUMNS} for i in (0, best, -1))
+        run.table_of("The dial at the lowest, the best and the highest τ", list(places))
         run.summary(
             {
                 "rows": len(data.y),
@@ -167,17 +159,14 @@ def draw_forms(
         top.plot(at, form["curve"], color=ak.plot.ORANGE, label="weighted sum")
         top.plot([query], [form["prediction"]], "o", color=ak.plot.ink(), label="at the query")
         top.set_title(f"{name} weights: error {form['error']:.3g}")
-        bottom.vlines(x, 0.0, form["weights"], color=ak.plot.GREEN)
+        bottom.plot(x, form["weights"], color=ak.plot.GREEN)
         bottom.axvline(query, color=ak.plot.ink(), linestyle=":", linewidth=1.0)
         bottom.set_xlabel("x")
     axes[1, 0].set_ylim(bottom=0.0)
     axes[0, 0].set_ylabel("y")
     axes[1, 0].set_ylabel("weight at the query")
     legend(figure, list(axes[0]))
-    arrays = {
-        f"{name}_{what}": f[what] for name, f in forms.items() for what in ("weights", "curve")
-    }
-    run.figure("three_forms", figure, x=x, y=data.y, grid=at, query=query, **arrays)
+    run.figure("three_forms", figure)
 
 
 def draw_dial(run: Run, data: ak.data.Dataset, dial: dict[str, Any]) -> None:
@@ -208,4 +197,4 @@ def draw_dial(run: Run, data: ak.data.Dataset, dial: dict[str, Any]) -> None:
     right.set_ylim(bottom=1e-4)
     right.set_title(f"lowest error {dial['error'][best]:.2g} at τ = {tau[best]:.2g}")
     right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
-    run.figure("dial", figure, x=data.x[:, 0], y=data.y, grid=at, **dial)
+    run.figure("dial", figure)

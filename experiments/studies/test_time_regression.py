@@ -21,7 +21,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..config import NonEmpty, Positive
-from ..reports import facets, label_outer, looks_of, save_with_legend
+from ..reports import draw_dots, facets, label_outer, save_with_legend
 from ..reports.predictions import Claims, always, half_width, judge_and_print
 from ..runs import NO_MONITOR, Monitor, Run
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
@@ -58,7 +58,6 @@ class TestTimeRegression(Study):
         return [{"function": f, "noise": noise, "speed": speed} for f, noise, speed in of_all]
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
-        cases = self.cases()
         programs = {
             name: jax.jit(jax.vmap(errors_of_layer(layer))) for name, layer in LAYERS.items()
         }
@@ -68,8 +67,8 @@ class TestTimeRegression(Study):
             late = (self.posterior(data, **case) - data.truth)[self.rows // 2 :]
             return jnp.mean(late**2)
 
-        def errors(i: int) -> dict[str, Any]:
-            case = cases[i]
+        def errors(place: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+            i, case = place
             keys = jax.random.split(jax.random.fold_in(key, i), self.sequences)
             data = jax.lax.map(lambda key: self.draw(key, **case), keys)
             found = {ORACLE: np.asarray(jax.lax.map(functools.partial(oracle_error, case), data))}
@@ -81,7 +80,7 @@ class TestTimeRegression(Study):
                 }
             return {**case, "errors": found, "scalars": scalars}
 
-        return monitor.collect("cases", len(cases), errors, _name)
+        return monitor.collect("cases", list(enumerate(self.cases())), errors, _name)
 
     def covariance(
         self, function: str, speed: Any, a: Array, at: Array, b: Array, bt: Array
@@ -128,9 +127,9 @@ class TestTimeRegression(Study):
         draw_errors(run, rows, self)
         for row in rows:
             run.table_of(
-                f"Mean squared error, {_name(row)}; 95 % intervals over {self.sequences} sequences",
+                f"Mean squared error, {_name(row)}, its ratio to the oracle's, and how much it is "
+                f"above the best layer's; 95 % intervals over {self.sequences} sequences",
                 [{"layer": name, **one} for name, one in row["layers"].items()],
-                COLUMNS,
             )
         predictions = judge_and_print(run, claims(), rows, _name)
         run.summary({"rows": rows, "predictions": predictions})
@@ -157,14 +156,6 @@ class TestTimeRegression(Study):
             }
         case = {name: found[name] for name in ("function", "noise", "speed")}
         return {**case, "best": best, "layers": table}
-
-
-COLUMNS = {
-    "layer": "{layer}",
-    "error": "{error:.4f} ± {half_width:.4f}",
-    "÷ oracle": "{ratio:.2f} ± {ratio_half_width:.2f}",
-    "less the best layer": "{above_best:.4f} ± {above_best_half_width:.4f}",
-}
 
 
 _name = "{function}, noise {noise:g}, speed {speed:g}".format_map
@@ -230,23 +221,17 @@ def draw_errors(run: Run, rows: list[dict[str, Any]], study: TestTimeRegression)
     """The ratio of each layer's error to the oracle's, a panel for each function and noise."""
     functions, noises = study.functions, study.noises
     figure, axes = facets(functions, noises, width=3.4, height=3.0, sharey=True)
-    names = list(LAYERS)
     for (function, noise), ax in axes.items():
         here = [row for row in rows if (row["function"], row["noise"]) == (function, noise)]
-        looks = looks_of(f"speed {row['speed']:g}" for row in here)
-        for place, (row, (label, look)) in enumerate(zip(here, looks.items(), strict=True)):
-            ratios, widths = (
-                np.array([row["layers"][name][part] for name in names])
-                for part in ("ratio", "ratio_half_width")
-            )
-            at = np.arange(len(names)) + 0.22 * (place - (len(here) - 1) / 2)
-            look |= {"linestyle": "none", "markersize": 4, "elinewidth": 1.0}
-            ends = np.minimum(widths, 0.9 * ratios)
-            ax.errorbar(ratios, at, xerr=ends, label=label, **look)
+        ratios, widths = (
+            {
+                f"speed {row['speed']:g}": [row["layers"][name][part] for name in LAYERS]
+                for row in here
+            }
+            for part in ("ratio", "ratio_half_width")
+        )
+        draw_dots(ax, list(LAYERS), ratios, widths)
         ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
         ax.set(xscale="log", title=f"{STYLES[function]}, noise {noise:g}")
-        ax.set_yticks(np.arange(len(names)), names)
-    ax = figure.axes[0]
-    ax.invert_yaxis()
     label_outer(axes.values(), "squared error ÷ oracle's", "")
-    save_with_legend(run, "errors", figure, [ax])
+    save_with_legend(run, "errors", figure, figure.axes[:1])

@@ -14,7 +14,14 @@ import attnkernel as ak
 
 from ..benchmarks.driver import interleaved, medians
 from ..config import Data
-from ..reports import draw_fits, heat_map, lengths_axis, save_with_legend, subplots
+from ..reports import (
+    draw_fits,
+    draw_heat_maps,
+    draw_lines,
+    lengths_axis,
+    save_with_legend,
+    subplots,
+)
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
 
@@ -117,20 +124,15 @@ class Zoo(Study):
         run.table_of(
             "Leave-one-out fits",
             [{"kernel": name, **fit} for name, fit in fits.items()],
-            {"kernel": "{kernel}", "ℓ": "{lengthscale:.4g}", "error": "{leave_one_out:.4f}"},
         )
         run.table_of(
-            "Random features: root mean square error of the output, and its slope",
+            f"Root mean square error of the output of {', '.join(map(str, self.counts))} random "
+            f"features, and its slope (theory −0.5)",
             [{"features": name, **found} for name, found in errors.items()],
-            {"features": "{features}"}
-            | {str(count): f"{{error[{i}]:.2g}}" for i, count in enumerate(self.counts)}
-            | {"slope (theory −0.5)": "{slope:.2f}"},
         )
         run.table_of(
-            f"Seconds against the number of tokens, d = {self.dim}",
+            f"Seconds of {', '.join(map(str, self.lengths))} tokens, d = {self.dim}",
             [{"attention": name, **found} for name, found in costs.items()],
-            {"attention": "{attention}"}
-            | {str(length): f"{{seconds[{i}]:.3g}}" for i, length in enumerate(self.lengths)},
         )
         run.summary(
             {"data": describe(data), "fits": fits, "features": errors, "costs": costs}
@@ -148,19 +150,10 @@ class Zoo(Study):
             name: ak.attention_weights(x, x, **parts)
             for name, parts in attentions(t5_table(), self.window, self.slope).items()
         }
-        figure, axes = subplots(2, 5, figsize=(10.0, 4.6))
-        axes[0, 0].set_ylabel("query, on a line")
-        axes[1, 0].set_ylabel("query, a random token")
-        figure.suptitle("Kernels of the distance (above); kinds of causal attention (below)")
-        for row, maps in zip(axes, (regression, attention), strict=True):
-            for ax, (name, weights) in zip(row, maps.items(), strict=False):
-                heat_map(ax, weights, most=0.3, causal=maps is attention)
-                ax.set(title=name, xlabel="key")
-            for ax in row[len(maps) :]:
-                ax.remove()
-        image, label = axes[0, 0].images[0], "weight of the key (grey: hidden)"
-        figure.colorbar(image, ax=figure.axes, shrink=0.6, extend="max", label=label)
-        run.figure("heat_maps", figure, **regression, **attention)
+        label = "weight of the key (grey: hidden)"
+        figure = draw_heat_maps(regression | attention, 3, label, most=0.3)
+        figure.suptitle("Kernels of the distance of points, then causal attention of random tokens")
+        run.figure("heat_maps", figure)
 
     def feature_errors(self, key: Array) -> dict[str, dict[str, Any]]:
         """Error of linear attention against the number of random features."""
@@ -173,9 +166,7 @@ class Zoo(Study):
             exact = ak.attend(q, k, v, kernel=kernel)
             errors = []
             for count in self.counts:
-                drawn = [
-                    ak.kernels.RandomFeatures(count, 4, key=draw_key) for draw_key in draw_keys
-                ]
+                drawn = (ak.kernels.RandomFeatures(count, 4, key=one) for one in draw_keys)
                 methods = map(ak.methods.Linear, drawn)
                 outs = [ak.attend(q, k, v, kernel=kernel, method=method) for method in methods]
                 errors.append(float(jnp.sqrt(jnp.mean((jnp.stack(outs) - exact[None]) ** 2))))
@@ -185,12 +176,11 @@ class Zoo(Study):
 
     def draw_feature_errors(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
         figure, ax = subplots(figsize=(4.8, 4.0))
-        for (name, part), style in zip(found.items(), ("o-", "s--"), strict=True):
-            ax.plot(self.counts, part["error"], style, label=f"{name}, positive features")
+        draw_lines(ax, self.counts, {name: part["error"] for name, part in found.items()})
         first = found["Gaussian"]["error"][0]
         theory = first * np.sqrt(self.counts[0] / np.asarray(self.counts))
         ax.plot(self.counts, theory, ":", color=ak.plot.ink(), label=r"falling as $1/\sqrt{M}$")
-        ax.set(xscale="log", yscale="log", xlabel="number of random features M")
+        ax.set(xscale="log", yscale="log", xlabel="number of positive random features M")
         ax.set_ylabel("root mean square error of the output")
         slopes = ", ".join(f"$M^{{{part['slope']:.2f}}}$" for part in found.values())
         ax.set_title(f"the error falls as {slopes}")
@@ -199,8 +189,8 @@ class Zoo(Study):
     def costs(self, monitor: Monitor, key: Array) -> dict[str, dict[str, Any]]:
         """Seconds of each kind of attention as the sequence grows, side by side."""
 
-        def measure(i: int) -> dict[str, float]:
-            q, k, v = jax.random.normal(key, (3, self.lengths[i], self.dim))
+        def measure(length: int) -> dict[str, float]:
+            q, k, v = jax.random.normal(key, (3, length, self.dim))
             contenders = {}
             for name, parts in attentions(t5_table(), self.window_of_cost, self.slope).items():
                 if name == "linear":
@@ -209,20 +199,17 @@ class Zoo(Study):
                 contenders[name] = functools.partial(call, q, k, v)
             return medians(interleaved(contenders, self.repeats).seconds)
 
-        rows = monitor.collect("cost", len(self.lengths), measure, lambda _: "")
+        rows = monitor.collect("cost", self.lengths, measure)
         return {name: {"seconds": [row[name] for row in rows]} for name in rows[0]}
 
     def draw_costs(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
         figure, ax = subplots(figsize=(5.4, 3.4))
-        styles = ("o-", "s--", "^:", "D-.", "v-")
-        for (name, part), style in zip(found.items(), styles, strict=True):
-            ax.plot(self.lengths, part["seconds"], style, label=name)
+        draw_lines(ax, self.lengths, {name: part["seconds"] for name, part in found.items()})
         times, (first, *_) = np.asarray(self.lengths) / self.lengths[0], found["softmax"]["seconds"]
         for power, words in ((1, "N"), (2, "N²")):
-            ax.plot(self.lengths, first * times**power, ":", color=ak.plot.GREY, linewidth=1.0)
-            ax.annotate(
-                f"   ∝ {words}", (self.lengths[-1], first * times[-1] ** power), va="center"
-            )
+            line = first * times**power
+            ax.plot(self.lengths, line, ":", color=ak.plot.GREY, linewidth=1.0)
+            ax.annotate(f"   ∝ {words}", (self.lengths[-1], line[-1]), va="center")
         lengths_axis(ax, self.lengths, "tokens N")
         ax.set_ylabel(f"seconds, one head, d = {self.dim}")
         last = ", ".join(f"{name} {part['seconds'][-1]:.2g}" for name, part in found.items())

@@ -6,12 +6,12 @@ import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
-from ..config import ConfigError, loading
+from ..config import ConfigError, loading, plain_yaml, shortened
 from ..runs import check, digest_of, study_of
 from ..runs.output_log import show_progress
 from ..studies import Study
@@ -96,7 +96,9 @@ def axes_of(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
         if not equals:
             raise ConfigError(f"command line '{argument}': expected field=a,b,c or seed=0..99")
         values = [
-            value for part in _split_at_commas(text) for value in _expand_range(argument, part)
+            value
+            for part in _split_at_commas(text, argument)
+            for value in _expand_range(argument, part)
         ]
         if len(values) == 1:
             shared.append(f"{field}={values[0]}")
@@ -107,20 +109,11 @@ def axes_of(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
     return shared, axes
 
 
-def _split_at_commas(text: str) -> list[str]:
-    """Splits text at the commas that are outside of brackets and quotes."""
-    parts, depth, quote = [""], 0, ""
-    for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        depth += (letter in "[{") - (letter in "]}") if not quote else 0
-        if letter == "," and depth == 0 and not quote:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
+def _split_at_commas(text: str, argument: str) -> list[str]:
+    """Splits text at the commas outside of brackets and quotes: the items of a list in YAML."""
+    whole = f"[{text}]"
+    items: Any = plain_yaml.parse(whole, f"command line '{shortened(argument)}'")
+    return [whole[item.start_mark.index : item.end_mark.index] for item in items.value] or [text]
 
 
 def _expand_range(argument: str, text: str) -> list[str]:

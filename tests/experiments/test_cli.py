@@ -150,7 +150,7 @@ WRONG_FIELDS = [  # a shipped config, a field whose value does not suit the stud
     ("associative_recall", "key_tokens=4", "expected at most as many pairs as keys"),
     ("bench_latency", "calls=[fit, fits]", r"calls\.1: expected one of import, fit"),
     ("bench_latency", "calls=[]", "calls"),
-    ("million", "precision=float32", "expected float64"),
+    ("million", "precision=float32", "did you mean .float64"),
 ]
 
 

@@ -18,7 +18,7 @@ from outputs import read_json, read_lines
 import attnkernel as ak
 from experiments.__main__ import main
 from experiments.config.registry import STUDIES
-from experiments.runs.files import plotted_arrays, status_of
+from experiments.runs.files import as_cell, plotted_arrays, status_of
 from experiments.studies.data import ShowData
 from experiments.studies.study import Keys
 
@@ -129,6 +129,12 @@ def test_other_parameters_of_a_kernel_are_fitted_and_reported(twice):
         assert not np.any(np.equal(row["alpha"], 1.0))
 
 
+def test_cells_of_a_table_are_numbers_in_digits():
+    found = {"a": np.float64(0.123456), "b": 3, "c": None, "d": np.array([1.0, np.nan])}
+    found |= {"e": {"mean": 0.12345, "half_width": 0.0123}}
+    assert as_cell(found) == "a 0.1235, b 3, c , d 1, , e 0.123 ± 0.01"
+
+
 def test_arrays_are_named_by_the_panel_and_the_legend():
     figure = Figure()
     left, right = figure.subplots(1, 2)
@@ -141,6 +147,7 @@ def test_arrays_are_named_by_the_panel_and_the_legend():
     right.plot([0.0, 1.0], [2.0, 3.0])
     right.bar([0, 1], [4.0, 5.0], label="shares")
     right.set_xticks([0, 1], ["cats", "dogs"])
+    right.imshow([[0.5, 1.0]], label="map")
     found = {name: array.tolist() for name, array in plotted_arrays(figure).items()}
     assert found == {
         "1: curve": [[1.0, 2.0], [3.0, 4.0]],
@@ -148,6 +155,7 @@ def test_arrays_are_named_by_the_panel_and_the_legend():
         "1: interval": [[1.0], [2.0], [1.0], [1.5], [1.0], [3.0]],
         "2: loss": [[0.0, 1.0], [1.0, 2.0]],
         "2: loss (again 1)": [[0.0, 1.0], [2.0, 3.0]],
+        "2: map": [[0.5, 1.0]],
         "2: shares": [4.0, 5.0],
         "2: words along x": ["cats", "dogs"],
     }
