@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from .._core.arrays import as_real_array, require_finite
 from .._core.pandas_frames import column_number, is_frame
+from .._core.validation import as_integer
 from ..fitting import Fit
 from ..inference import effective_count as count_labels, noise_variance
 from ..models import LinearSmoother
@@ -217,7 +218,7 @@ def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | Non
 
 def votes(
     result: Fit,
-    query: ArrayLike | Any,
+    x_new: ArrayLike | Any,
     *,
     column: int | str = 0,
     k_largest: int = 10,
@@ -225,7 +226,7 @@ def votes(
 ) -> Axes:
     r"""The labels from which one prediction comes, over one column of the inputs.
 
-    $$ \hat f(q) = \sum_{j=1}^{n} L_j(q)\, y_j $$
+    $$ \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j $$
 
     The area of a disc is in proportion to the weight $|L_j|$ of its label, orange where it is
     negative, as those of local lines may be. The title gives the sum of the largest weights, where
@@ -244,20 +245,24 @@ def votes(
     **Arguments:**
 
     - `result`: one fit of one label per row, linear in its labels.
-    - `query`: one input: a number, shape (dim,), or a frame of one row.
+    - `x_new`: one input: a number, shape (dim,), or a frame of one row.
     - `column`: along the horizontal axis, by number or name; of numbers, not of categories.
     - `k_largest`: how many labels get a disc.
 
-    **Raises:** `ValueError` for several queries, an unknown column, and as `Fit.votes`.
+    **Raises:** `ValueError` for several inputs, an unknown column, and as `Fit.votes`.
     """
     require_one(result)
-    at = np.asarray(result.inputs(query if is_frame(query) else np.atleast_2d(query)))
-    if len(at) != 1:
-        raise ValueError(f"The votes of one prediction are drawn; got {len(at)} queries.")
+    count = as_integer("k_largest", k_largest, 1)
     along = column_number("column", column, result.x.shape[1], result.x_names)
     if along in category_columns(result):
         raise ValueError(f"column must be one of numbers; {column!r} has categories.")
-    found = jax.tree.map(np.asarray, result.votes(at, k_largest))
+    if not is_frame(x_new):
+        x_new = as_real_array("x_new", x_new)
+        x_new = x_new if x_new.ndim > 2 else np.atleast_2d(x_new)
+    at = np.asarray(result.inputs(x_new))
+    if len(at) != 1:
+        raise ValueError(f"x_new must be one input; got {len(at)}.")
+    found = jax.tree.map(np.asarray, result.votes(at, count))
     rows, weights = found.indices[0], found.weights[0]
     x, y = np.asarray(result.x)[:, along], np.asarray(result.y)
     ax = axes(ax)

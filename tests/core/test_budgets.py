@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 19_100, "experiments": 13_103, "tests": 21_725}
+CODE_LINES = {"attnkernel": 19_105, "experiments": 13_103, "tests": 21_729}
 FILES = 169
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside

@@ -462,7 +462,7 @@ def test_discs_of_votes_have_the_weights_as_areas(fitted, fit_with_category, ax)
     np.testing.assert_allclose(float(total), expected[rows].sum(), rtol=0.01)
     (of_prediction,) = ax.lines[1].get_ydata()
     np.testing.assert_allclose(of_prediction, expected @ y, rtol=1e-4)
-    assert_raises("one prediction.*got 2", ak.plot.votes, fitted, [[0.0], [1.0]], ax=ax)
+    assert_raises("x_new must be one input; got 2", ak.plot.votes, fitted, [[0.0], [1.0]], ax=ax)
     assert_raises(
         "'1'|column must be one of numbers", ak.plot.votes, fit_with_category, [0.0, 0.0], column=1
     )

@@ -101,7 +101,12 @@ LEGAL: set[tuple[str, str, str]] = set().union(
         "two",
     ),
     # the rate of all rows; one query
-    cases({"recurrent.regress": "rate", "plot.weights": "queries"}, "a single number"),
+    cases(
+        {"recurrent.regress": "rate", "plot.weights": "queries", "plot.votes": "x_new"},
+        "a single number",
+    ),
+    # keys without values
+    cases({"votes": "k"}, "no rows", "a row less", "a row more"),
     # a tree of one array
     cases({"nn.RecurrentCache": "state"}, "an array"),
     # all keys; no dropout
