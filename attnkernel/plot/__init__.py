@@ -1,7 +1,11 @@
 """Plots of data, of fits with their bands, weights and residuals, and of criteria.
 
-Each function takes `ax=`, draws on these axes and returns them.
+Each function takes `ax=`, draws on these axes and returns them. `Smooth` is a statistic of
+`seaborn.objects`, and `smooth` a method of `geom_smooth` of plotnine.
 """
+
+import importlib
+from typing import TYPE_CHECKING
 
 from ._criterion import criterion as criterion
 from ._data import data as data, points as points
@@ -13,6 +17,7 @@ from ._diagnostics import (
 )
 from ._fit import band as band, discontinuity as discontinuity, fit as fit
 from ._partial import interact as interact, partial as partial
+from ._smooth import smooth as smooth
 from ._style import (
     BLUE as BLUE,
     DARK as DARK,
@@ -27,3 +32,19 @@ from ._style import (
     literal as literal,
     paper as paper,
 )
+
+if TYPE_CHECKING:
+    from ._seaborn import Smooth as Smooth
+
+
+def __getattr__(name: str):
+    """`Smooth` on first use, as it imports seaborn."""
+    if name == "Smooth":
+        return importlib.import_module("._seaborn", __name__).Smooth
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, `Smooth` too."""
+    names = [name for name in globals() if not name.startswith("_")]
+    return sorted({*names, "Smooth"} - {"TYPE_CHECKING", "importlib"})

@@ -52,13 +52,15 @@ def public() -> dict[str, set[str]]:
     return found
 
 
-def _exported(tree: ast.Module) -> list[str]:
+def _exported(tree: ast.Module | ast.If) -> list[str]:
     names = []
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
             names += [alias.name for alias in node.names if alias.asname == alias.name]
         elif isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.append(node.name)
+        elif isinstance(node, ast.If):  # what is imported at its first use
+            names += _exported(node)
     return [name for name in names if not name.startswith("_")]
 
 

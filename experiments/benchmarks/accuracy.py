@@ -15,7 +15,7 @@ from pydantic import Field
 from scipy.special import softmax
 
 from ..config import NonEmpty
-from ..reports import looks_of, save_with_legend, subplots
+from ..reports import draw_lines, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from ..studies import Study
 from . import attention_contenders as work
@@ -39,11 +39,11 @@ class BenchAccuracy(Study):
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Rows:
         places = [(length, precision) for length in self.length for precision in PRECISIONS]
-        label = lambda row: row["label"]  # noqa: E731
-        return monitor.collect("errors", len(places), lambda i: self._errors(*places[i]), label)
+        return monitor.collect("errors", places, self._errors, lambda row: row["label"])
 
-    def _errors(self, length: int, precision: str) -> dict[str, Any]:
+    def _errors(self, place: tuple[int, str]) -> dict[str, Any]:
         """The errors of each contender, in times of the root mean square of the exact result."""
+        length, precision = place
         rng = np.random.default_rng(self.seed)
         draws = [rng.standard_normal((self.heads, n, self.dim)) for n in (self.queries, length)]
         draws.append(rng.standard_normal(draws[1].shape))
@@ -76,8 +76,9 @@ class BenchAccuracy(Study):
         figure, axes = subplots(1, len(PRECISIONS), figsize=(9.4, 3.4))
         for axis, precision in zip(axes, PRECISIONS, strict=True):
             rows = [row for row in results if row["precision"] == precision]
-            for name, look in looks_of(names).items():
-                axis.plot(self.length, [row["rms"][name] for row in rows], label=name, **look)
+            draw_lines(
+                axis, self.length, {name: [row["rms"][name] for row in rows] for name in names}
+            )
             axis.set(xlabel="keys", ylabel="relative error (rms)", xscale="log", title=precision)
             axis.set_ylim(bottom=0)
         save_with_legend(run, "bench_accuracy", figure, list(axes))

@@ -12,8 +12,8 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 19_105, "experiments": 13_103, "tests": 21_729}
-FILES = 169
+CODE_LINES = {"attnkernel": 19_173, "experiments": 13_104, "tests": 21_802}
+FILES = 171
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

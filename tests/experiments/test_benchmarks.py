@@ -98,6 +98,7 @@ def test_contenders_of_attention_agree(bench):
     assert by_name["times as fast as jax.nn, T = 4096"]["reached"] is None
 
 
+@pytest.mark.slow
 def test_errors_of_attention_are_those_of_rounding(bench):
     found = bench("bench_accuracy", "length=[19]", "queries=5", "heads=2", "dim=3").summary
     for row, precision in zip(found["table"], ("float32", "bfloat16"), strict=True):

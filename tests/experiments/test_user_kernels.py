@@ -282,6 +282,7 @@ def test_sweep_of_kernels(capsys):
 # --- studies by a file ---
 
 
+@pytest.mark.slow
 def test_a_study_by_a_file_is_run_reproduced_and_swept(home, capsys):
     (home / "own.py").write_text(STUDY)
     (home / "squares.yaml").write_text("study: squares\n")

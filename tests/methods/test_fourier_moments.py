@@ -129,7 +129,8 @@ def test_fits_leverages_and_slopes_are_within_the_tolerance(x64, order):
             np.testing.assert_allclose(slope, (high - low) / (2 * step), rtol=1e-6)
 
 
-@pytest.mark.parametrize("order", [1, slow(2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [1, 2])
 def test_variances_are_sums_of_squared_weights(x64, order):
     """Also where the terms of a square cancel, in the gap and beyond the data."""
     q, x, _, _ = sample()

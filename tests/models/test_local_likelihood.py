@@ -97,6 +97,7 @@ def test_coefficients_maximise_the_local_likelihood(x64, order):
             np.testing.assert_allclose(ours, expected, **tolerances, err_msg=name)
 
 
+@pytest.mark.slow
 def test_an_estimate_has_the_derivatives_of_means_in_labels(x64):
     """The logistic link is canonical: expected and observed information are equal."""
     x, y = np.linspace(0.0, 1.0, N), np.random.default_rng(2).integers(0, 2, N).astype(float)

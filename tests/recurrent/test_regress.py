@@ -247,7 +247,8 @@ def test_batch_on_a_mesh_of_explicit_axes(x64, name, sets_mesh):
     assert_close(found, expected(name))
 
 
-@pytest.mark.parametrize("name", ["delta", *(slow(name) for name in ESTIMATORS if name != "delta")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_one_exported_program_takes_every_size(as_users_run_it, x64, name):
     """Any batch by chunks of a known number of rows; any batch and number of rows row by row."""
     # checked annotations compare the axes of batches as integers, which symbolic sizes are not

@@ -64,7 +64,7 @@ KINDS_AND_VALUES = (
         "at_most bins categories channels conv_width folds key_size num_keys num_queries",
     ),
     ("natural", 4, "output_size points query_latent_size query_size size value_size latent_size"),
-    ("natural", 3, "k_largest"),
+    ("natural", 3, "gridsize k_largest"),
     ("natural", 8, "block_k block_q capacity n"),
     ("natural", 100, "chunk length max_distance"),
     ("not negative", 0.1, "bandwidth gap ridge"),

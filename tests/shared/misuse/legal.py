@@ -11,7 +11,12 @@ FOR_AUTHORS_INSIDE_JIT = (
     "unbounded rescaled category_counts periods PointBoxes Features PositionBlock KeyMask "
     "dense_weights advance identity_of Row"
 )
-EXCLUDED = {"HasDeviance", *RESULTS.split(), *FOR_AUTHORS_INSIDE_JIT.split()}
+CALLED_BY_PLOTNINE = "smooth"
+EXCLUDED = {
+    *("HasDeviance", CALLED_BY_PLOTNINE),
+    *RESULTS.split(),
+    *FOR_AUTHORS_INSIDE_JIT.split(),
+}
 
 SKLEARN = ("sklearn.KernelRegressor", "sklearn.KernelClassifier")
 WITH_MASKS = (
