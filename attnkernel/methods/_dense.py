@@ -68,7 +68,7 @@ class Dense(Method):
         j: Int[Array, " keys"],
     ) -> SoftmaxState:
         """The state of queries and keys at the positions i and j, without the sink of the rule."""
-        log_weights, threshold = _log_weights(q, k, *parts, i, j)
+        log_weights, threshold = log_weights_of_block(q, k, *parts, i, j)
         return SoftmaxState.from_log_weights(log_weights, v, self.precision).shifted(threshold)
 
 
@@ -86,17 +86,8 @@ def dense_weights(
 
     ```
     """
-    return weights_of_block(
-        q, k, (kernel, prior, rule), jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
-    )
-
-
-def weights_of_block(
-    q: Queries, k: Keys, parts: Parts, i: Int[Array, " queries"], j: Int[Array, " keys"]
-) -> Float[Array, "queries keys"]:
-    """Returns the weights of queries and of all keys that they see, at the positions i and j."""
-    rule = parts[2]
-    log_weights, _ = _log_weights(q, k, *parts, i, j)
+    i, j = jnp.arange(q.shape[0]), jnp.arange(k.shape[0])
+    log_weights, _ = log_weights_of_block(q, k, kernel, prior, rule, i, j)
     state = SoftmaxState.from_log_weights(log_weights, jnp.zeros((k.shape[0], 0), q.dtype))
     log_mass = state.with_sink(rule.log_sink()).log_mass[:, None]
     some = ~jnp.isneginf(log_weights)
@@ -104,7 +95,7 @@ def weights_of_block(
     return jnp.exp(jnp.where(some, log_weights - jnp.where(some, log_mass, 0.0), -jnp.inf))
 
 
-def _log_weights(
+def log_weights_of_block(
     q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule, i: Array, j: Array
 ) -> tuple[Float[Array, "queries keys"], Float[Array, " queries"] | None]:
     """Returns the log-weights before normalisation of queries and keys at the positions i and j,

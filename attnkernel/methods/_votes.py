@@ -6,12 +6,14 @@ import jax.numpy as jnp
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Float, Int
 
+from .._core.arrays import precise_matmul
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
 from ._base import Keys, Queries, Task
-from ._dense import weights_of_block
+from ._dense import log_weights_of_block
 from ._key_ranges import STEP_PAIRS, Loop, loops_over_blocks, map_loops
+from ._softmax_state import finite_shift
 
 
 class Votes(eqx.Module):
@@ -30,8 +32,8 @@ class Votes(eqx.Module):
 
     ```python
     >>> found = ak.methods.Votes.from_weights(jnp.array([[0.1, 0.6, 0.3]]), 2)
-    >>> found.indices.tolist(), found.share.round(2).tolist()
-    ([[1, 2]], [0.9])
+    >>> found.indices.tolist(), found.share.round(2)
+    ([[1, 2]], Array([0.9], dtype=float32))
 
     ```
     """
@@ -45,6 +47,36 @@ class Votes(eqx.Module):
     def share(self) -> Float[Array, "*batch queries"]:
         """The sum of the largest weights: the part of a prediction that comes from these keys."""
         return jnp.sum(self.weights, axis=-1)
+
+    @classmethod
+    def from_log_weights(
+        cls,
+        log_weights: Float[Array, "queries keys"],
+        count: int,
+        log_sink: Float[Array, ""] | None = None,
+    ) -> "Votes":
+        """The votes of log-weights before normalisation; `log_sink`: the log-mass of a sink."""
+        indices = largest(jax.lax.stop_gradient(log_weights), count)
+        shift = finite_shift(jnp.max(in_groups(log_weights), axis=(1, 2)))[:, None]
+        seen = ~jnp.isneginf(log_weights)
+        gaps = jnp.where(seen, log_weights, shift) - shift
+        # else XLA computes the exponential anew in each sum
+        sizes = jax.lax.optimization_barrier(jnp.where(seen, jnp.exp(gaps), 0.0))
+        # 52 rows of 10 048: 1.2 ns a pair, by `jnp.sum` 1.8
+        ones = jnp.ones((log_weights.shape[1], 1), log_weights.dtype)
+        mass, squares, mean_gap = (
+            precise_matmul(each, ones)[:, 0] for each in (sizes, sizes**2, sizes * gaps)
+        )
+        is_empty = mass == 0
+        mass, squares = (jnp.where(is_empty, 1.0, each) for each in (mass, squares))
+        log_mass = shift + jnp.log(mass)[:, None]
+        if log_sink is not None:
+            log_mass = jnp.logaddexp(log_mass, log_sink.astype(log_mass.dtype))
+        kept = jnp.take_along_axis(log_weights, indices, axis=1)
+        has_weight = ~jnp.isneginf(kept)
+        kept = jnp.where(has_weight, jnp.exp(jnp.where(has_weight, kept, log_mass) - log_mass), 0.0)
+        number = jnp.where(is_empty, 0.0, mass**2 / squares)
+        return cls(indices, kept, number, jnp.log(mass) - mean_gap / mass)
 
     @classmethod
     def from_weights(cls, weights: Float[Array, "queries keys"], count: int) -> "Votes":
@@ -82,15 +114,9 @@ def votes_of_member(
         return loop._replace(starts=starts, width=width)
 
     def of_block(q: Queries, columns: list[Keys], i: Array, j: Array) -> Votes:
-        (k,) = columns
-        weights = weights_of_block(q, k, (kernel, prior, rule.without_sink()), i, j)
-        found = Votes.from_weights(weights, count)
-        kept = found.weights
-        if rule.log_sink() is not None:
-            weights = weights_of_block(q, k, (kernel, prior, rule), i, j)
-            kept = jnp.take_along_axis(weights, found.indices, axis=1)
-        indices = found.indices + j[0]
-        return Votes(indices, kept, found.effective_number, found.entropy)
+        log_weights, _ = log_weights_of_block(q, columns[0], kernel, prior, rule, i, j)
+        found = Votes.from_log_weights(log_weights, count, rule.log_sink())
+        return Votes(found.indices + j[0], found.weights, found.effective_number, found.entropy)
 
     return map_loops(of_block, q, [k], list(map(at_least, loops)))
 
@@ -101,15 +127,21 @@ def largest(numbers: Float[Array, "rows columns"], count: int) -> Int[Array, "ro
     They are in the groups of columns with the `count` largest maxima, of which alone all numbers
     are compared. 32 rows of 16384: 0.2 ms, `jax.lax.top_k` of all 1.0.
     """
-    size = 32
-    groups = -(-numbers.shape[1] // size)
+    grouped = in_groups(numbers)
+    _, groups, size = grouped.shape
     if groups <= count:
         return jax.lax.top_k(numbers, count)[1]
-    padding = (0, groups * size - numbers.shape[1])
-    grouped = jnp.pad(numbers, ((0, 0), padding), constant_values=-jnp.inf)
-    grouped = grouped.reshape(-1, groups, size)
     # in ascending order, so that of equal numbers the earlier are first, as of `top_k`
     chosen = jnp.sort(jax.lax.top_k(jnp.max(grouped, axis=2), count)[1], axis=1)
     kept = jnp.take_along_axis(grouped, chosen[:, :, None], axis=1)
     place = jax.lax.top_k(kept.reshape(len(kept), -1), count)[1]
     return jnp.take_along_axis(chosen, place // size, axis=1) * size + place % size
+
+
+def in_groups(numbers: Float[Array, "rows columns"]) -> Float[Array, "rows groups size"]:
+    """Returns consecutive columns in groups of 32, the last of them padded by -inf."""
+    size = 32
+    groups = -(-numbers.shape[1] // size)
+    padding = (0, groups * size - numbers.shape[1])
+    padded = jnp.pad(numbers, ((0, 0), padding), constant_values=-jnp.inf)
+    return padded.reshape(len(numbers), groups, size)

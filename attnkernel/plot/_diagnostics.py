@@ -238,7 +238,7 @@ def votes(
     >>> fit = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut())
     >>> ax = ak.plot.votes(fit, 3.2)
     >>> print(ax.get_title())
-    prediction 69..., worth ... labels
+    prediction 72..., worth ... labels
     the 10 largest weights sum to 0...
     ```
 
