@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Float, Int
 
-from .._core.arrays import precise_matmul
+from .._core.arrays import AnyArray, precise_matmul
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule
@@ -38,10 +38,10 @@ class Votes(eqx.Module):
     ```
     """
 
-    indices: Int[Array, "*batch queries k"]
-    weights: Float[Array, "*batch queries k"]
-    effective_number: Float[Array, "*batch queries"]
-    entropy: Float[Array, "*batch queries"]
+    indices: Int[AnyArray, "*batch queries k"]
+    weights: Float[AnyArray, "*batch queries k"]
+    effective_number: Float[AnyArray, "*batch queries"]
+    entropy: Float[AnyArray, "*batch queries"]
 
     @property
     def share(self) -> Float[Array, "*batch queries"]:

@@ -5,7 +5,8 @@ from typing import Any
 
 from seaborn.objects import Stat
 
-from .._core.validation import as_integer, require_bool, require_level
+from .._core.validation import as_integer, require_bool, require_instance, require_level
+from ..models import Smoother
 from ._smooth import fit_of_group
 from ._style import grid
 
@@ -42,6 +43,8 @@ class Smooth(Stat):
     gridsize: int = 200
 
     def __post_init__(self):
+        if self.model is not None:
+            require_instance("model", self.model, Smoother, "ak.KernelRegression(kernel, order=1)")
         require_bool("band", self.band)
         require_level("level", self.level)
         as_integer("gridsize", self.gridsize, 2)

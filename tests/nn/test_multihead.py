@@ -328,7 +328,7 @@ def test_local_linear_attention(x64, kv_heads):
 def test_gradients_of_every_projection_equal_finite_differences(x64):
     """The slope at a query follows the query: its projection is trained too."""
     module = built(ak.MultiheadAttention, 1, 2, order=1, ridge=0.1)
-    x = rows_of((7, 2))
+    x = jax.device_put(rows_of((7, 2)))
     weights = lambda module: [getattr(module, name).weight for name in LINEARS]  # noqa: E731
 
     @jax.jit

@@ -249,6 +249,7 @@ ODD: dict[str, Arguments] = {
     "plot.partial": {"band": ("flag", True)},
     "plot.interact": {"query": ("names", (0.0, -1.0, 1.0))},
     "plot.weights": {"queries": ("points", np.array([0.2]))},
+    "plot.Smooth": {"band": ("flag", True)},
     "plot.votes": {"x_new": ("points", np.array([0.2]))},
     "sklearn.KernelRegressor": ESTIMATOR,
     "sklearn.KernelClassifier": ESTIMATOR,
