@@ -2,7 +2,7 @@
 
 | to | names |
 |---|---|
-| sum | `attend`, `attention_weights`, `PerHead`; layers: `MultiheadAttention`, `SelfAttention` |
+| sum | `attend`, `attention_weights`, `votes`; layers: `MultiheadAttention`, `SelfAttention` |
 | choose weights | kernels (`Gaussian`), priors (`Causal`), rules (`Softmax`), `methods` |
 | model | `KernelRegression`, `LocalLikelihood`, `AdditiveRegression`, ... `density` |
 | fit | `fit`, `fit_many`, `choose`; objectives: `LeaveOneOut`, `HoldOut`, `AICc`, ... |

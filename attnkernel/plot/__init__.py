@@ -40,7 +40,12 @@ if TYPE_CHECKING:
 def __getattr__(name: str):
     """`Smooth` on first use, as it imports seaborn."""
     if name == "Smooth":
-        return importlib.import_module("._seaborn", __name__).Smooth
+        try:
+            return importlib.import_module("._seaborn", __name__).Smooth
+        except ImportError as missing:
+            raise ImportError(
+                "ak.plot.Smooth needs seaborn: pip install 'attnkernel[plots]'."
+            ) from missing
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -308,12 +308,16 @@ class KernelEstimator(BaseEstimator):
         """Returns the active columns; one column of zeros if there are none."""
         return x[:, self._columns] if self._columns.any() else np.zeros((len(x), 1))
 
-    def _predict(self, X: Any) -> tuple[Matrix, np.ndarray]:
-        """Returns the active columns of the queries, and the predictions."""
+    def _read_queries(self, X: Any) -> Matrix:
+        """Returns the active columns of the queries."""
         check_is_fitted(self)
         require_unmasked("X", X)
-        q = self._select_columns(np.asarray(validate_data(self, X, reset=False, dtype=np.float64)))
-        x, y, weights = self._rows[:3]
+        checked = validate_data(self, X, reset=False, dtype=np.float64)
+        return self._select_columns(np.asarray(checked))
+
+    def _predict(self, X: Any) -> tuple[Matrix, np.ndarray]:
+        """Returns the active columns of the queries, and the predictions."""
+        q, (x, y, weights) = self._read_queries(X), self._rows[:3]
         with enable_x64(True), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = np.array(self.model_(q, x, y, weights=weights))
@@ -329,8 +333,8 @@ class KernelEstimator(BaseEstimator):
 
         An `ak.methods.Votes` of NumPy arrays: rows are counted as given to `fit`.
         """
-        q, _ = self._predict(X)
-        count, rows = as_integer("k_largest", k_largest, 1), self._rows
+        q, rows = self._read_queries(X), self._rows
+        count = as_integer("k_largest", k_largest, 1)
         each = rows.share if rows.weights is None else rows.share * rows.weights[rows.group]
         with enable_x64(True):
             of_rows = Rows.read(rows.x[rows.group], rows.labels, each)

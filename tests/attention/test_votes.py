@@ -123,6 +123,13 @@ def test_invalid_queries_and_few_keys():
     assert_raises("k_largest must be", ak.votes, q[:1], q[:1], kernel=ak.Gaussian(1.0), k_largest=0)
 
 
+def test_symbolic_numbers_of_rows_are_refused():
+    (rows,) = jax.export.symbolic_shape("n")
+    shape = jax.ShapeDtypeStruct((rows, 3), jnp.float32)
+    votes = jax.jit(lambda x: ak.votes(x, x, kernel=ak.DotProduct()))
+    assert_raises("numbers of rows of q and k must be known", jax.export.export(votes), shape)
+
+
 def test_memory_is_that_of_a_block():
     def penalty(x):
         found = ak.votes(x, x, kernel=ak.DotProduct())

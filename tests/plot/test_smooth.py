@@ -1,5 +1,7 @@
 """Fits and bands inside the plots of seaborn.objects and plotnine."""
 
+import sys
+
 import numpy as np
 import pandas
 import pytest
@@ -81,3 +83,10 @@ def test_a_group_that_cannot_be_fitted_is_named(frame):
         [0.0],
         params,
     )
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "seaborn.objects", None)
+    monkeypatch.delitem(sys.modules, "attnkernel.plot._seaborn", raising=False)
+    with pytest.raises(ImportError, match=r"needs seaborn: pip install 'attnkernel\[plots\]'"):
+        ak.plot.Smooth()
