@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 19_202, "experiments": 13_104, "tests": 21_815}
+CODE_LINES = {"attnkernel": 19_198, "experiments": 13_104, "tests": 21_815}
 FILES = 171
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
