@@ -27,11 +27,12 @@ from ..methods import (
     Votes,
     dense_weights,
     votes_of_member,
+    votes_on_a_line,
 )
 from ..priors import Prior
 from ..rules import Rule, Softmax
 from ._arguments import check_arguments, task_of
-from ._auto import Auto
+from ._auto import Auto, method_on_a_line
 from ._jit import jit_if_pure
 from ._per_head import KernelPriorRule, PerHead, first_head, has_heads, map_batch
 
@@ -156,7 +157,7 @@ def votes(
 
     A prediction $\sum_j a_{ij} v_j$ is a vote of labels, or of tokens. The weights are those of
     `attention_weights`, whose matrix is not stored: blocks of queries meet all keys that they may
-    see. All numbers are differentiable; $n_i$ and $H_i$ serve as penalties. The mass ε of a sink is
+    see; where `Auto` sums on a line by `Sorted` or `Fourier`, so does this. All numbers are differentiable; $n_i$ and $H_i$ serve as penalties. The mass ε of a sink is
     part of $a_{ij}$ alone.
 
     **Arguments:** as for `attend`, and
@@ -331,7 +332,11 @@ def _votes_over_batch(
         kernel, prior, rule = parts
         kernel, q, k = kernel.precomputed(q, k)
         q, valid = zero_nonfinite_queries(q)
-        found = votes_of_member(q, k, kernel, prior, rule, count)
+        method = method_on_a_line(task_of(q, k, k[:, :0], kernel, prior, rule))
+        if method is None:
+            found = votes_of_member(q, k, kernel, prior, rule, count)
+        else:
+            found = votes_on_a_line(q, k, kernel, prior, rule, count, method)
         return jax.tree.map(
             lambda leaf: (
                 leaf

@@ -108,6 +108,16 @@ def select_method(
     return _select_first_supported(check_arguments(q, k, v, kernel, prior, rule, degree)[1])
 
 
+def method_on_a_line(task: Task) -> Method | None:
+    """The method by which `Auto` sums weights that fall with the distance in one dimension, and
+    powers of them; None where it sums all pairs.
+    """
+    if task.dim != 1 or type(task.rule) is not Softmax:
+        return None
+    method = _select_first_supported(task._replace(rule=Softmax(0.5))).method
+    return method if isinstance(method, Sorted | Fourier) else None
+
+
 def _select_first_supported(task: Task) -> Selection:
     """Returns the first method in the list of `Auto` that supports the task, and why each method
     before it was skipped.

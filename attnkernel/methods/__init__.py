@@ -12,4 +12,4 @@ from ._linear import Linear as Linear, LinearState as LinearState, advance as ad
 from ._sharded import Sharded as Sharded
 from ._softmax_state import SoftmaxState as SoftmaxState
 from ._sorted import Sorted as Sorted
-from ._votes import Votes as Votes, votes_of_member
+from ._votes import Votes as Votes, votes_of_member, votes_on_a_line

@@ -3,14 +3,13 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import xlogy
 from jaxtyping import Array, Float, Int
 
 from .._core.arrays import AnyArray
 from ..kernels import Kernel
-from ..priors import Prior
-from ..rules import Rule
-from ._base import Keys, Queries, Task
+from ..priors import Prior, key_mask_of
+from ..rules import Rule, Softmax
+from ._base import Keys, Method, Queries, Task
 from ._dense import log_weights_of_block
 from ._key_ranges import STEP_PAIRS, Loop, loops_over_blocks, map_loops
 from ._softmax_state import finite_shift
@@ -22,7 +21,7 @@ class Votes(eqx.Module):
     **Arguments:**
 
     - `indices`: rows of the keys with the largest weights, the largest first, shape
-      (*batch, queries, k). Of equal weights the earlier keys are named.
+      (*batch, queries, k). Of equal weights the earlier keys are named, on a line any of them.
     - `weights`: their weights $a_j$, of the same shape; 0 where a query sees fewer keys.
     - `effective_number`: $1 / \sum_j b_j^2$ over all keys, $b_j = a_j / \sum_l a_l$, shape
       (*batch, queries): n of n equal weights; 0 where a query sees no key.
@@ -88,7 +87,8 @@ class Votes(eqx.Module):
         total, squares = jnp.sum(size, axis=1), jnp.sum(weights**2, axis=1)
         is_empty = total == 0
         total, squares = (jnp.where(is_empty, 1.0, each) for each in (total, squares))
-        entropy = jnp.log(total) - jnp.sum(xlogy(size, size), axis=1) / total
+        safe = jnp.where(size > 0, size, 1.0)
+        entropy = jnp.log(total) - jnp.sum(size * jnp.log(safe), axis=1) / total
         return cls(indices, kept, jnp.where(is_empty, 0.0, 1.0 / squares), entropy)
 
 
@@ -116,6 +116,54 @@ def votes_of_member(
         return Votes(found.indices + j[0], found.weights, found.effective_number, found.entropy)
 
     return map_loops(of_block, q, [k], list(map(at_least, loops)))
+
+
+def votes_on_a_line(
+    q: Queries,
+    k: Keys,
+    kernel: Kernel,
+    prior: Prior | None,
+    rule: Softmax,
+    count: int,
+    method: Method,
+) -> Votes:
+    r"""The votes of keys on a line whose weights fall with the distance, by sums of `method`.
+
+    With $F(t) = \log \sum_j w_j^t$ they are $n = e^{2 F(1) - F(2)}$ and $H = F(1) - F'(1)$. The
+    largest weights are those of keys beside the query. 10⁵ of both: 0.15 s, by all pairs 33.
+    """
+    mask, values = key_mask_of(prior), jnp.zeros((len(k), 1), k.dtype)
+
+    def log_sum(power: Array) -> Float[Array, " queries"]:
+        tempered = Softmax(rule.temperature / power)
+        return method.softmax_state(q, k, values, kernel, prior, tempered).log_mass
+
+    one = jnp.ones((), q.dtype)
+    log_mass, mean_score = jax.jvp(log_sum, (one,), (one,))
+    is_empty = jnp.isneginf(log_mass)
+    total, squares, mean_score = (
+        jnp.where(is_empty, 0.0, each) for each in (log_mass, log_sum(2 * one), mean_score)
+    )
+
+    shown = jnp.ones(len(k), bool) if mask.allowed is None else mask.allowed
+    points = jnp.where(shown, jax.lax.stop_gradient(k[:, 0]), jnp.inf)
+    order = jnp.argsort(points)  # hidden keys last
+    width = min(len(k), 2 * (count + mask.excludes_self))
+    first = jnp.searchsorted(points[order], jax.lax.stop_gradient(q[:, 0])) - width // 2
+    first = jnp.clip(first, 0, jnp.maximum(jnp.sum(shown) - width, 0))
+    beside = order[first[:, None] + jnp.arange(width)[None, :]]
+
+    def of_query(q: Array, i: Array, j: Array) -> Array:
+        return log_weights_of_block(q[None], k[j], kernel, prior, rule, i[None], j)[0][0]
+
+    log_weights = jax.vmap(of_query)(q, jnp.arange(len(q)), beside)
+    place = jax.lax.top_k(jax.lax.stop_gradient(log_weights), count)[1]
+    if (sink := rule.log_sink()) is not None:
+        log_mass = jnp.logaddexp(log_mass, sink.astype(log_mass.dtype))
+    log_mass = jnp.where(jnp.isneginf(log_mass), 0.0, log_mass)  # of no key and no sink
+    kept = jnp.exp(jnp.take_along_axis(log_weights, place, axis=1) - log_mass[:, None])
+    number = jnp.where(is_empty, 0.0, jnp.exp(2 * total - squares))
+    return Votes(jnp.take_along_axis(beside, place, axis=1), kept, number, total - mean_score)
 
 
 def largest(numbers: Float[Array, "rows columns"], count: int) -> Int[Array, "rows count"]:

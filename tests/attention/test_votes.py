@@ -1,6 +1,7 @@
 """The largest weights, the effective number and the entropy are those of the matrix of weights,
 which is not stored; layers, fits and estimators name the rows."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +20,7 @@ RNG = np.random.default_rng(0)
 Q, K = RNG.normal(size=(HEADS, QUERIES, DIM)), RNG.normal(size=(HEADS, KEYS, DIM))
 MASK = RNG.uniform(size=(QUERIES, KEYS)) < 0.1
 MASK[5] = False  # a query that sees no key
+HELD_OUT = ak.priors.HeldOut(RNG.uniform(size=2100) < 0.3)
 SINK = ak.Softmax(ak.fixed(0.5), sink_mass=ak.fixed(3.0))
 CASES = {
     "all keys": {"kernel": ak.Gaussian(0.7)},
@@ -102,6 +104,41 @@ def test_penalties_have_the_derivatives_of_the_matrix(both):
     for ours, theirs in zip(*both[1], strict=True):
         assert np.max(np.abs(theirs)) > 0.1
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+LINE = {
+    "Sorted": (ak.Laplace(0.05), ExcludeSelf(), 1100, SINK),
+    "Fourier": (ak.Gaussian(0.05), HELD_OUT & ExcludeSelf(), 2100, ak.Softmax()),
+}
+
+
+@pytest.mark.parametrize("method", ["Sorted", pytest.param("Fourier", marks=pytest.mark.slow)])
+def test_votes_on_a_line_are_those_of_all_pairs(x64, method):
+    kernel, prior, n, rule = LINE[method]
+    case = {"kernel": kernel, "prior": prior, "rule": rule}
+    x = np.random.default_rng(1).uniform(size=(n, 1))
+    chosen = ak.attention.select_method(x, x, x, **case | {"rule": ak.Softmax(0.5)})
+    assert type(chosen.method).__name__ == method
+
+    def of_matrix(x):
+        bare = ak.attention_weights(x, x, **case | {"rule": rule.without_sink()})
+        found = ak.methods.Votes.from_weights(bare, 3)
+        weights = jnp.take_along_axis(ak.attention_weights(x, x, **case), found.indices, axis=1)
+        return eqx.tree_at(lambda votes: votes.weights, found, weights)
+
+    def penalty(x, function):
+        found = function(x)
+        total = found.effective_number + found.entropy + found.share
+        return jnp.sum(total * jnp.arange(1.0, n + 1)), found
+
+    slopes = jax.value_and_grad(penalty, has_aux=True)
+    with jax.numpy_rank_promotion("allow"):  # jax-finufft broadcasts ranks in its derivatives
+        line, matrix = (
+            jax.device_get(jax.jit(lambda x, of=of: slopes(x, of))(x))
+            for of in (lambda x: ak.votes(x, x, **case, k_largest=3), of_matrix)
+        )
+    for ours, theirs in zip(jax.tree.leaves(line), jax.tree.leaves(matrix), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-8 * np.max(np.abs(theirs)))
 
 
 def test_of_equal_weights_the_earlier_are_named():
