@@ -51,7 +51,9 @@ def marks_of_means(x: np.ndarray, y: np.ndarray) -> Marks:
         estimate = model(at, rows, y)[0]
         yield mark({"weights": weights, "estimate": estimate}, step="kernel", **place)
         yield mark({"weights": softmax, "estimate": estimate}, step="softmax", **place)
-        yield mark({"votes": weights * y, "estimate": estimate}, step="votes", **place)
+        votes = ak.votes(at, rows, kernel=ak.Gaussian(lengthscale))
+        numbers = {"effective": votes.effective_number[0], "share": votes.share[0]}
+        yield mark({"votes": weights * y, "estimate": estimate, **numbers}, step="votes", **place)
         fitted = np.asarray(model(x, x, y))
         left = np.asarray(model(x, x, y, prior=ak.priors.ExcludeSelf()))
         numbers = {

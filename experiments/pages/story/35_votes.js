@@ -43,12 +43,17 @@ STEPS.push({
   ],
   numbers({ rows, lengthscale, query }) {
     const { weights, prediction } = regress("gaussian", lengthscale, query, rows.x, rows.y);
-    return { weights, votes: weights.map((w, i) => w * rows.y[i]), estimate: prediction };
+    const largest = [...weights].sort((a, b) => b - a).slice(0, 10);
+    return {
+      weights, votes: weights.map((w, i) => w * rows.y[i]), estimate: prediction,
+      effective: 1 / total(weights.map(w => w * w)), share: total(largest),
+    };
   },
-  sentence({ weights, votes, estimate }, state) {
+  sentence({ weights, votes, estimate, effective, share }, state) {
     const i = chosen(state);
     return `At ${said.query(state.query)} point ${i + 1} has weight ${percent(weights[i])} and adds ${shown(votes[i], 3)}; `
-      + `all points together add up to ${shown(estimate)}, the estimate.`;
+      + `all points together add up to ${shown(estimate)}, the estimate. The ten largest weights are ${percent(share)} `
+      + `of it, and the weights are as uneven as if ${shown(effective)} points voted alike.`;
   },
   draw(state, { weights, estimate }) {
     const { rows, lengthscale, query } = state, i = chosen(state);
