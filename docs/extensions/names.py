@@ -39,12 +39,14 @@ UNLINKED = re.compile(
 def public() -> dict[str, set[str]]:
     """Returns each public object by its name in the reference, with all of its public names.
 
-    A name is public if its package imports it `as` itself, or defines it without an underscore.
+    A name is public if its package, or the stub of its package, imports it `as` itself, or defines
+    it without an underscore.
     """
     found, of_thing = {}, {}
     for package in PACKAGES:
         module = import_module("attnkernel" + package)
-        for name in _exported(ast.parse(Path(module.__file__).read_text())):
+        path, stub = (Path(module.__file__).with_suffix(ending) for ending in (".py", ".pyi"))
+        for name in _exported(ast.parse((stub if stub.is_file() else path).read_text())):
             thing, full = getattr(module, name), f"{module.__name__}.{name}"
             if not inspect.ismodule(thing):
                 first = of_thing.setdefault(id(thing), full) if callable(thing) else full
