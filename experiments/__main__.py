@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from . import PROGRAM
+
 EXTRA = ("pydantic", "yaml", "rich", "matplotlib")  # packages beyond those of the library
 _COMPUTING = ("run", "fit", "resume", "reproduce", "sweep", "page", "explain")  # commands
 
@@ -165,7 +167,7 @@ COMMANDS: dict[str, tuple[str, list[Argument]]] = {
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands: `options.command` is one of `COMMANDS`."""
     parser = argparse.ArgumentParser(
-        prog="python -m experiments", description="Runs the experiments of attnkernel from configs."
+        prog=PROGRAM, description="Runs the experiments of attnkernel from configs."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, (what, arguments) in COMMANDS.items():

@@ -13,6 +13,7 @@ from attnkernel._core.saving import write_atomically
 from attnkernel.data import BUNDLED
 from attnkernel.kernels import LETTERS
 
+from . import PROGRAM
 from .config import ConfigError, dump, formula, kernels, read, registry, schema as fields
 from .runs import OutputError, check, distributed, output_errors, runner, study_of
 from .runs.files import default_directory
@@ -97,7 +98,7 @@ def _submit(options: Namespace, arguments: list[str]) -> int:
     print(
         f"{len(members)} members in {options.submit} jobs of the array {number}; logs in {folder}"
     )
-    print(f"when they are done: python -m experiments sweep {' '.join(whole)} --out {out}")
+    print(f"when they are done: {PROGRAM} sweep {' '.join(whole)} --out {out}")
     return 0
 
 
@@ -127,7 +128,7 @@ def page(options: Namespace, overrides: list[str]) -> None:
 
     source = read(options.config, overrides)
     study = runner.load(options.config, overrides)
-    command = ["python", "-m", "experiments", "page", options.config.as_posix(), *overrides]
+    command = [*PROGRAM.split(), "page", options.config.as_posix(), *overrides]
     out = options.out if options.out is not None else Path("results") / f"{study.name}.html"
     if out.is_dir():
         raise OutputError(f"{out} is a folder: name a file in it, such as {out / study.name}.html")
@@ -144,7 +145,7 @@ def explain(options: Namespace, _: list[str]) -> None:
     out = options.out if options.out is not None else Path("results") / "explain.html"
     beside = [path.stem for path in sorted(out.parent.glob("*.html")) if path != out]
     with show_progress(terminal(quiet=False), "story", pages.STAGES) as tick:
-        story = pages.make_story(["python", "-m", "experiments", "explain"], beside, tick)
+        story = pages.make_story([*PROGRAM.split(), "explain"], beside, tick)
     _write_page(out, story)
     if options.open:
         webbrowser.open(out.resolve().as_uri())

@@ -157,8 +157,9 @@ def votes(
 
     A prediction $\sum_j a_{ij} v_j$ is a vote of labels, or of tokens. The weights are those of
     `attention_weights`, whose matrix is not stored: blocks of queries meet all keys that they may
-    see; where `Auto` sums on a line by `Sorted` or `Fourier`, so does this. All numbers are differentiable; $n_i$ and $H_i$ serve as penalties. The mass ε of a sink is
-    part of $a_{ij}$ alone.
+    see; where `Auto` sums on a line by `Sorted` or `Fourier`, so does this. All numbers are
+    differentiable; $n_i$ and $H_i$ serve as penalties. The mass ε of a sink is part of $a_{ij}$
+    alone.
 
     **Arguments:** as for `attend`, and
 

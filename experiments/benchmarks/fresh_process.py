@@ -62,7 +62,7 @@ def measure(contender: str, script: Script, env: Mapping[str, str]) -> Latency:
     printed = run_process(
         [sys.executable, "-W", "ignore", "-m", __name__, json.dumps(script)],
         f"{contender}, {script.call!r}",
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[__name__.count(".")],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", "MPLBACKEND": "agg", **env},
     )
     spent = time.perf_counter() - started

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 from pydantic import Field
 
+from .. import PACKAGE
 from ..config import HoldOutSize, Positive, Training
 from .benchmark import Benchmark, Results
 from .driver import Case
@@ -89,10 +90,10 @@ class BenchSweep(Benchmark):
 
 def _run_experiments(folder: Path, *arguments: str) -> None:
     """Runs `python -m experiments ARGUMENTS` in `folder`; raises `RuntimeError` if it fails."""
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[__name__.count(".")])
     places = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     env = os.environ | {"PYTHONPATH": places}
-    command = [sys.executable, "-m", "experiments", *arguments, "--quiet"]
+    command = [sys.executable, "-m", PACKAGE, *arguments, "--quiet"]
     run_process(command, " ".join(arguments), cwd=folder, env=env)
 
 

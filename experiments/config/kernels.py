@@ -15,6 +15,7 @@ from typing import Any
 
 import attnkernel as ak
 
+from .. import PACKAGE
 from . import registry
 from .errors import nearest
 from .plain_yaml import ConfigError
@@ -91,7 +92,7 @@ def load(path: Path) -> None:
     if known == KERNELS and not studies:
         raise ConfigError(
             f"{place}: there is no kernel in it: expected a class that is an ak.kernels.Scaled, "
-            f"with a log_pair; or a study, an experiments.studies.Study"
+            f"with a log_pair; or a study, an {PACKAGE}.studies.Study"
         )
 
 

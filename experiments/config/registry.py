@@ -33,7 +33,7 @@ def _study_of_module(name: str) -> "type[Study]":
     """Returns the class of a study of ours."""
     module = name.removeprefix("bench_")
     room = "benchmarks" if module != name or name in _BENCHMARKS else "studies"
-    for kind in vars(importlib.import_module(f"experiments.{room}.{module}")).values():
+    for kind in vars(importlib.import_module(f"...{room}.{module}", __name__)).values():
         field = getattr(kind, "model_fields", {}).get("study")
         if field is not None and get_args(field.annotation) == (name,):
             return kind

@@ -12,6 +12,7 @@ import jax
 
 import attnkernel as ak
 
+from .. import PACKAGE
 from ..config import FieldError
 from ..runs import plain
 from ..studies import load
@@ -53,7 +54,7 @@ def mark(numbers: dict[str, Any], **at: Any) -> dict[str, Any]:
 
 def read(file: str) -> str:
     """The text of a file of this folder."""
-    return (resources.files("experiments.pages") / file).read_text(encoding="utf-8")
+    return (resources.files(f"{PACKAGE}.pages") / file).read_text(encoding="utf-8")
 
 
 def fill(template: str, content: dict[str, Any], command: list[str], **parts: str) -> str:

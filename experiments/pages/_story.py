@@ -17,6 +17,7 @@ from jax.scipy.stats import norm
 
 import attnkernel as ak
 
+from .. import PACKAGE
 from ..runs.monitor import Tick
 from ..studies.sentence import LOOKS, Sentences
 from . import _story_fits as fits, _story_marks as marks
@@ -108,7 +109,7 @@ def make_story(
     `command`: what made it, for its last line; `pages`: names of interactive pages in the same
     folder, to which it links.
     """
-    files = (resources.files("experiments.pages") / "story").iterdir()
+    files = (resources.files(f"{PACKAGE}.pages") / "story").iterdir()
     names = sorted(file.name for file in files if file.name.endswith(".js"))  # in their order
     scripts = ["common.js", *(f"story/{name}" for name in names)]
     with jax.enable_x64(True):

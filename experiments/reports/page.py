@@ -10,6 +10,7 @@ from typing import NamedTuple
 import attnkernel as ak
 from attnkernel._core.saving import write_atomically
 
+from .. import PACKAGE
 from ..runs import Run
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # its columns, and its rows of text
@@ -38,7 +39,7 @@ def write_page(
 
     The notes of the run come first; a section without content is left out.
     """
-    pages = resources.files("experiments.pages")
+    pages = resources.files(f"{PACKAGE}.pages")
     notes = [f"<li>{html.escape(each)}</li>" for each in run.notes]
     listed = f'<ul class="notes">{"".join(notes)}</ul>' if notes else ""
     body = "\n".join(_section(run, each) for each in sections if each.tables or each.pictures)

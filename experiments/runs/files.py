@@ -20,6 +20,7 @@ from rich.table import Column, Table
 
 from attnkernel._core.saving import write_atomically
 
+from .. import PROGRAM
 from .provenance import digest_of_file
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def rename_if_free(made: Path, place: Path) -> bool:
 
 def resume_command(directory: Path) -> str:
     """The words to type."""
-    return f"python -m experiments resume {shlex.quote(os.fspath(directory))}"
+    return f"{PROGRAM} resume {shlex.quote(os.fspath(directory))}"
 
 
 def save_figure(folder: Path, name: str, figure: "Figure", arrays: Mapping[str, Any]) -> Path:

@@ -16,6 +16,7 @@ import jax
 
 from attnkernel._core.saving import package_versions
 
+from .. import PACKAGE
 from ..config import dump, file_stamp, user_kernel
 
 MAX_PATCH_BYTES = 2**20
@@ -36,6 +37,8 @@ def read_sources(checkout: Path = CHECKOUT) -> Sources:
     The patch has the changes of tracked files, and the new files of the two packages that git does
     not ignore. Its record has the SHA-256 and the size of the whole patch.
     """
+    if PACKAGE != "experiments":  # from a wheel: git would tell of the project that it is used in
+        return Sources(None)
     try:
         commit = _git(checkout, "rev-parse", "HEAD").decode().strip()
         changed = bool(_git(checkout, "status", "--porcelain"))

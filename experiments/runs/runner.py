@@ -17,6 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import attnkernel as ak
 
+from .. import PROGRAM
 from ..config import errors, loading
 from ..config.registry import STUDIES
 
@@ -101,7 +102,7 @@ def load(path: Path, overrides: list[str]) -> Any:
     if "sweep" in source.values:
         raise loading.ConfigError(
             f"{source.location(('sweep',))}: sweep: this config is of many runs: "
-            f"python -m experiments sweep {path}"
+            f"{PROGRAM} sweep {path}"
         )
     study = study_of(source)
     check(study, source)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from .. import PACKAGE
 from ..runs import OutputError
 
 
@@ -30,7 +31,7 @@ def submit(
     executor = submitit.AutoExecutor(folder=folder)
     if executor.cluster != "slurm":
         raise OutputError("--submit found no Slurm here (no srun): use --jobs N instead")
-    command = [sys.executable, "-m", "experiments", "sweep", *arguments, "--out", os.fspath(out)]
+    command = [sys.executable, "-m", PACKAGE, "sweep", *arguments, "--out", os.fspath(out)]
     functions = [
         CommandFunction([*command, "--shard", f"{i}/{shards}", "--jobs", str(jobs)])
         for i in range(shards)

@@ -33,6 +33,7 @@ from rich.console import Console
 
 from attnkernel._core.saving import write_atomically
 
+from .. import PACKAGE
 from ..config import dump
 from ..runs import OutputError, flat, output_errors, plain, read_json, settings, status_of
 from ..studies import HoldOutSizes, tables_as_rows, with_fields
@@ -197,7 +198,7 @@ def _run_in_processes(
         if kernels is not None:
             command += ["--kernels", os.fspath(kernels)]
         done = subprocess.run(
-            [sys.executable, "-m", "experiments", *command, "--quiet"],
+            [sys.executable, "-m", PACKAGE, *command, "--quiet"],
             capture_output=True,
             text=True,
             check=False,
