@@ -1,6 +1,5 @@
 """Attention: `attend`, the choice of its method, and several heads."""
 
-from ._arguments import as_order, require_parts, task_of
 from ._attend import (
     attend as attend,
     attention_weights as attention_weights,
@@ -8,6 +7,13 @@ from ._attend import (
     votes as votes,
     zero_nonfinite_queries,
 )
-from ._auto import Auto as Auto, Selection as Selection, select_method as select_method
+from ._auto import (
+    Auto as Auto,
+    Selection as Selection,
+    as_order,
+    require_parts,
+    select_method as select_method,
+    task_of,
+)
 from ._jit import jit_if_pure, with_automatic_axes
 from ._per_head import KernelPriorRule, PerHead as PerHead, batch_shape, first_head, map_batch

@@ -15,8 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import require_finite
 from .._core.hints import explained
-from .._core.mesh_axes import vary_alike
-from .._core.tracing import is_symbolic, stop_gradients
+from .._core.tracing import is_symbolic, stop_gradients, vary_alike
 from .._core.validation import as_integer, require_bool, require_instance
 from ..kernels import Kernel
 from ..methods import (
@@ -31,8 +30,7 @@ from ..methods import (
 )
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._arguments import check_arguments, task_of
-from ._auto import Auto, method_on_a_line
+from ._auto import Auto, check_arguments, method_on_a_line, task_of
 from ._jit import jit_if_pure
 from ._per_head import KernelPriorRule, PerHead, first_head, has_heads, map_batch
 

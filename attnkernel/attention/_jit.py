@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from .._core import mesh_axes
+from .._core import tracing
 from .._core.compilation import SMALL_PROGRAM_OPTIONS, ComparableFunction, can_use_options
 from ..priors import MaskFunction, ScoreFunction
 from ._per_head import batch_shape
@@ -54,7 +54,7 @@ def with_automatic_axes(run: Any, parts: tuple, *arrays: Any) -> Any:
     def axes() -> int:
         return len(batch_shape(parts, *jax.tree.leaves(arrays))) + 1
 
-    return mesh_axes.with_automatic_axes(run, (parts, *arrays), arrays[0], axes)
+    return tracing.with_automatic_axes(run, (parts, *arrays), arrays[0], axes)
 
 
 def _call_on_arrays(function: Any, parts: tuple, arrays: tuple) -> Any:

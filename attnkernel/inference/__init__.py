@@ -2,7 +2,6 @@
 
 from ._band_table import MIN_RELIABLE_COUNT, Bands as Bands
 from ._bands import bands as bands
-from ._clusters import Clusters
 from ._conformal import conformal as conformal
 from ._degrees_of_freedom import (
     DegreesOfFreedom as DegreesOfFreedom,
@@ -19,6 +18,7 @@ from ._rules_of_thumb import (
 )
 from ._sheather_jones import sheather_jones as sheather_jones
 from ._variance import (
+    Clusters,
     Noise,
     RowVariance,
     noise_variance as noise_variance,

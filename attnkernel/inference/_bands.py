@@ -39,8 +39,7 @@ from ._band_table import (
     bias_corrected,
     critical_value,
 )
-from ._clusters import Clusters
-from ._variance import ESTIMATORS, RowVariance, padded_rows, require_smoother_fit
+from ._variance import ESTIMATORS, Clusters, RowVariance, padded_rows, require_smoother_fit
 
 
 def bands(

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import precise_matmul
-from .._core.mesh_axes import vary_alike
-from .._core.tracing import any_in_batch, is_at_most
+from .._core.tracing import any_in_batch, is_at_most, vary_alike
 
 
 def scaled_squares(

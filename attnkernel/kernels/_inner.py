@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core.arrays import Scalar, as_precision, as_real_array, precise_matmul, require_finite
-from .._core.mesh_axes import vary_alike
 from .._core.parameters import Number, Parameter, fixed, natural, real
+from .._core.tracing import vary_alike
 from .._core.validation import as_integer
 from ._base import BatchOfKeys, BatchOfQueries, ByMatrix, Embedded, Kernel, Keys, Queries, Scores
 

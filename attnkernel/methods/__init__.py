@@ -1,11 +1,17 @@
 """Methods: how the sum is evaluated. None knows a model, none changes the result."""
 
-from ._base import Keys, Method as Method, Queries, Task as Task, Values
+from ._base import (
+    Keys,
+    Method as Method,
+    Queries,
+    Standardised,
+    Task as Task,
+    Values,
+    WeightedPowerMeans as WeightedPowerMeans,
+)
 from ._blockwise import Blockwise as Blockwise
-from ._certified import Standardised, WeightedPowerMeans as WeightedPowerMeans
 from ._dense import Dense as Dense, dense_weights as dense_weights
-from ._exact_moments import exact_moments, exact_polynomial_sums
-from ._fallback import map_selected_queries
+from ._fallback import exact_moments, exact_polynomial_sums, map_selected_queries
 from ._fourier import Fourier as Fourier
 from ._fused import Fused as Fused
 from ._linear import Linear as Linear, LinearState as LinearState, advance as advance

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.mesh_axes import vary_alike
-from .._core.tracing import any_in_batch, is_symbolic, stop_gradients
+from .._core.tracing import any_in_batch, is_symbolic, stop_gradients, vary_alike
 from ..kernels import PointBoxes
 from ..priors import KeyMask, PositionBlock, Prior
 from ._base import Parts, apply_prior

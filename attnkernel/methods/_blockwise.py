@@ -21,9 +21,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import as_precision, precise_matmul
-from .._core.mesh_axes import vary_alike
 from .._core.parameters import described
-from .._core.tracing import any_in_batch, is_at_most
+from .._core.tracing import any_in_batch, is_at_most, vary_alike
 from .._core.tuning import MAX_BLOCK_ROWS
 from .._core.validation import as_integer
 from ..kernels import Kernel

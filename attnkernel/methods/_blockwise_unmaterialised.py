@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._core.mesh_axes import vary_alike
-from .._core.tracing import any_in_batch, is_symbolic
+from .._core.tracing import any_in_batch, is_symbolic, vary_alike
 from ._base import Parts, Task, apply_prior
 from ._blocks import Block
 from ._softmax_state import finite_shift

@@ -42,8 +42,17 @@ from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic, over_batch
 from ..kernels import Gaussian, Kernel
 from ..priors import Prior, key_mask_of
 from ..rules import Rule, Softmax
-from ._base import Keys, Method, Parts, Queries, Task, Values, mask_unsupported_reason
-from ._certified import Standardised, WeightedPowerMeans
+from ._base import (
+    Keys,
+    Method,
+    Parts,
+    Queries,
+    Standardised,
+    Task,
+    Values,
+    WeightedPowerMeans,
+    mask_unsupported_reason,
+)
 from ._fallback import recompute_exactly
 from ._softmax_state import SoftmaxState
 

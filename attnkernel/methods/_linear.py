@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._core.arrays import precise_matmul
-from .._core.mesh_axes import vary_alike
-from .._core.tracing import is_symbolic
+from .._core.tracing import is_symbolic, vary_alike
 from .._core.validation import require_instance
 from ..kernels import DotProduct, Features, FiniteRank, Gaussian, Kernel, RandomFeatures, in_units
 from ..priors import Prior, key_mask_of

@@ -27,7 +27,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from .._core.mesh_axes import vary_alike
+from .._core.tracing import vary_alike
 from ._softmax_state import SoftmaxState
 
 Tree = TypeVar("Tree")

@@ -1,6 +1,13 @@
 """Objectives: what a fit minimises, from masked hold-out to AICc."""
 
-from ._criteria import GCV as GCV, AICc as AICc, UnbiasedCV as UnbiasedCV, profile as profile
+from ._criteria import (
+    GCV as GCV,
+    AICc as AICc,
+    UnbiasedCV as UnbiasedCV,
+    at_distinct_inputs,
+    merge_equal_rows,
+    profile as profile,
+)
 from ._dependent_rows import BlockedKFold as BlockedKFold, GroupKFold as GroupKFold, as_group_codes
 from ._hold_out import (
     ExpectedHoldOut as ExpectedHoldOut,
@@ -15,7 +22,6 @@ from ._objective import (
     default_score,
     log_score as log_score,
 )
-from ._repeated_rows import at_distinct_inputs, merge_equal_rows
 from ._validation import (
     KFold as KFold,
     LeaveOneOut as LeaveOneOut,

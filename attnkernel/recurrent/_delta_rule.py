@@ -16,8 +16,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import is_concrete, precise_matmul
 from .._core.log_decay import cumulative_decay
 from ._base import Estimator, MatrixState, Row, add_to_decayed
-from ._decay_products import decay_products, join_triangular
-from ._linear_attention import decayed_sums
+from ._linear_attention import decay_products, decayed_sums, join_triangular
 
 
 class DeltaRule(Estimator):

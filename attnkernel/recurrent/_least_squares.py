@@ -15,8 +15,7 @@ from .._core.log_decay import cumulative_decay
 from .._core.parameters import Number, PositiveParameter, described, natural, positive
 from .._core.validation import require_bool
 from ._base import Estimator, MatrixState, Row, add_to_decayed
-from ._decay_products import decay_ratios
-from ._linear_attention import decayed_sums
+from ._linear_attention import decay_ratios, decayed_sums
 
 
 class LeastSquaresState(eqx.Module):

@@ -17,8 +17,7 @@ from .._core.arrays import (
     require_finite,
     wider_dtype,
 )
-from .._core.mesh_axes import vary_alike, with_automatic_axes
-from .._core.tracing import is_symbolic
+from .._core.tracing import is_symbolic, vary_alike, with_automatic_axes
 from .._core.validation import require_choice, require_instance
 from ._base import Estimator, Row
 

@@ -25,7 +25,6 @@ import jax.numpy as jnp
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
-from .._core.mesh_axes import vary_alike
 from .._core.parameters import (
     Constant,
     Number,
@@ -38,6 +37,7 @@ from .._core.parameters import (
     positive,
     real,
 )
+from .._core.tracing import vary_alike
 
 Exponent = float | Float[Array, ""]
 MassAndSlope = tuple[Float[Array, " queries"], Float[Array, " queries"]]
