@@ -14,10 +14,10 @@ from jax.typing import ArrayLike
 from .._core.arrays import as_real_array, wider_dtype
 from .._core.parameters import require_single
 from .._core.tracing import is_symbolic
-from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import require_instance
 from ..kernels import Kernel
 from ..methods import (
+    MAX_DENSE_PAIRS,
     Blockwise,
     Dense,
     Fourier,

@@ -17,9 +17,8 @@ from .._core.arrays import (
     require_finite,
     wider_dtype,
 )
-from .._core.pandas_frames import is_frame, is_series, require_same_index
+from .._core.pandas_frames import align_columns, is_frame, is_series, require_same_index
 from .._core.rows import Rows, RowWeights, cut_rows, require_regression_data
-from .._core.text_tables import align_columns
 from .._core.validation import as_integer, require_level, require_positive, value_text
 from ..attention import jit_if_pure
 from ..inference import Bands

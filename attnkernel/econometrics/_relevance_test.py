@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._core.arrays import Scalar, is_concrete
 from .._core.pandas_frames import column_number
 from .._core.rows import Rows, is_positive
-from .._core.tuning import MAX_DENSE_PAIRS
 from .._core.validation import as_integer, require_bool, require_key
 from ..attention import jit_if_pure
 from ..fitting import Fit
 from ..inference import padded_rows, require_smoother_fit
+from ..methods import MAX_DENSE_PAIRS
 from ..models import LinearSmoother, between_bounds
 from ..priors import ExcludeSelf
 from ._specification_test import BootstrapTest, statistic_with_p_value

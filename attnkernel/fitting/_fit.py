@@ -22,11 +22,10 @@ from ..kernels import number_columns, of_columns
 from ..models import DensityModel, KernelRegression
 from ..objectives import BY_NAME, Objective, Sample, at_distinct_inputs, compare_determined_rows
 from ._checkpoints import Checkpoints
-from ._chunks import History
 from ._fit_warnings import CostWarning, cost_warnings
 from ._minimise import loss_at, minimise, search_sample
 from ._options import Callback, Options
-from ._problem import Problem, require_fittable
+from ._problem import History, Problem, require_fittable
 from ._result import Fit
 from ._train import train
 

@@ -23,10 +23,9 @@ from .._core.tracing import stop_gradients
 from ..objectives import Sample, name_compared_rows
 from ._bfgs import Bfgs
 from ._bounds import Box
-from ._chunks import History
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
-from ._problem import Problem, build_problem, flat_rows, take, unravel_rows, vmap_over_fits
+from ._problem import History, Problem, build_problem, flat_rows, take, unravel_rows, vmap_over_fits
 from ._search import Searches, SearchResult
 
 

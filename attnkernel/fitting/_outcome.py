@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._core.arrays import AnyArray, namespace_of, to_jax
 from ..objectives import Objective
-from ._chunks import History
-from ._problem import Problem, take
+from ._problem import History, Problem, take
 
 
 class Result(enum.IntEnum):

@@ -26,7 +26,6 @@ from .._core.rows import Rows, require_category_codes
 from .._core.validation import as_integer
 from ..models import LinearSmoother, Smoother, votes_of_predictions
 from ..objectives import Objective, Sample, at_distinct_inputs
-from ._chunks import History
 from ._fit_warnings import (
     FitWarning,
     category_warnings,
@@ -38,6 +37,7 @@ from ._fit_warnings import (
 from ._minimise import prepare_searches
 from ._options import Options
 from ._outcome import Result, Starts
+from ._problem import History
 from ._search import Searches
 
 

@@ -25,9 +25,17 @@ from .._core.compilation import SMALL_PROGRAM_OPTIONS, can_use_options
 from ..objectives import Sample
 from ._bfgs import Bfgs
 from ._bounds import Box
-from ._chunks import History, Record, run_chunks
 from ._options import Options
-from ._problem import Problem, flat_rows, take, unravel_rows, vmap_over_fits
+from ._problem import (
+    History,
+    Problem,
+    Record,
+    flat_rows,
+    run_chunks,
+    take,
+    unravel_rows,
+    vmap_over_fits,
+)
 
 # Searches up to this size without fusion emitters take, of the time with them:
 # - local linear: 205 rows 0.55 to compile and 1.05 to run, 104 rows 0.55 and 0.95, 260 rows 0.5 and

@@ -19,10 +19,9 @@ from .._core.arrays import AnyArray, as_numpy_if_concrete, is_on_host, namespace
 from .._core.compilation import comparable_by_program
 from ..objectives import Sample
 from ._checkpoints import identity_of
-from ._chunks import History, Record, run_chunks
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
-from ._problem import Problem, build_problem, vmap_over_fits
+from ._problem import History, Problem, Record, build_problem, run_chunks, vmap_over_fits
 
 
 class Training(eqx.Module):

@@ -1,6 +1,7 @@
 """Methods: how the sum is evaluated. None knows a model, none changes the result."""
 
 from ._base import (
+    MAX_DENSE_PAIRS,
     Keys,
     Method as Method,
     Queries,

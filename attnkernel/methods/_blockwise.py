@@ -23,13 +23,12 @@ from jaxtyping import Array, Bool, Float
 from .._core.arrays import as_precision, precise_matmul
 from .._core.parameters import described
 from .._core.tracing import any_in_batch, is_at_most, vary_alike
-from .._core.tuning import MAX_BLOCK_ROWS
 from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import MassAndSlope, Rule, find_threshold, threshold_sums, threshold_tangent
 from . import _blockwise_unmaterialised as unmaterialised
-from ._base import Keys, Method, Queries, Task, Values
+from ._base import MAX_BLOCK_ROWS, Keys, Method, Queries, Task, Values
 from ._blocks import (
     Block,
     Parts,

@@ -15,9 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import precise_matmul
 from .._core.tracing import any_in_batch, vary_alike
-from .._core.tuning import MAX_BLOCK_ROWS
 from ..priors import Mask, PositionBlock, key_mask_of
-from ._base import Keys, Parts, Queries, Values
+from ._base import MAX_BLOCK_ROWS, Keys, Parts, Queries, Values
 from ._blocks import (
     Block,
     block_log_weights,

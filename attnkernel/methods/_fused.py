@@ -25,12 +25,11 @@ from jaxtyping import Array, Float
 from .._core.arrays import as_float_dtype
 from .._core.parameters import Constant
 from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
-from .._core.tuning import MAX_BLOCK_ROWS
 from .._core.validation import require_bool, require_choice
 from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped, in_units
 from ..priors import KeyMask, Prior, key_mask_of
 from ..rules import Rule, Softmax
-from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
+from ._base import MAX_BLOCK_ROWS, Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._blocks import jvp_with_constants
 from ._blockwise import sums_at_shift
 from ._softmax_state import SoftmaxState
