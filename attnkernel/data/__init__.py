@@ -9,8 +9,4 @@ from ._dataset import (
     heteroskedastic_mean as heteroskedastic_mean,
     heteroskedastic_sd as heteroskedastic_sd,
 )
-from ._formula import (
-    columns_of_formula,
-    frame_by_formula,
-    parse_formula,
-)
+from ._formula import columns_of_formula, frame_by_formula, parse_formula

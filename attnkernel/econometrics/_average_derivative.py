@@ -21,12 +21,7 @@ from .._core.rows import Rows, cut_rows
 from .._core.validation import require_bool, require_level
 from ..attention import jit_if_pure
 from ..fitting import Fit
-from ..inference import (
-    Clusters,
-    RowVariance,
-    padded_rows,
-    require_smoother_fit,
-)
+from ..inference import Clusters, RowVariance, padded_rows, require_smoother_fit
 from ..kernels import rescaled
 from ..local import warn_of_extrapolation
 from ..models import DataSupport, KernelRegression, support_of, with_weights

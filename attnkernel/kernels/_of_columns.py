@@ -7,13 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core.arrays import (
-    as_numpy_if_concrete,
-    as_points,
-    is_concrete,
-    require_finite,
-    value_text,
-)
+from .._core.arrays import as_numpy_if_concrete, as_points, is_concrete, require_finite, value_text
 from .._core.pandas_frames import Categories, Names, column_number, frame_to_numbers, is_frame
 from ._base import Kernel
 from ._categorical import AitchisonAitken, LiRacineOrdered

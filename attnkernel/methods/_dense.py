@@ -10,16 +10,7 @@ from .._core.parameters import described
 from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule, entmax_threshold
-from ._base import (
-    Keys,
-    Method,
-    Parts,
-    Queries,
-    Task,
-    Values,
-    apply_prior,
-    batch_size_within_memory,
-)
+from ._base import Keys, Method, Parts, Queries, Task, Values, apply_prior, batch_size_within_memory
 from ._softmax_state import SoftmaxState
 
 

@@ -14,15 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._core.arrays import as_float_dtype, wider_dtype
 from .._core.hints import explained
 from .._core.validation import is_real_number, require_function, require_instance, require_key
-from ..attention import (
-    Auto,
-    PerHead,
-    as_order,
-    attention_weights,
-    require_parts,
-    task_of,
-    votes,
-)
+from ..attention import Auto, PerHead, as_order, attention_weights, require_parts, task_of, votes
 from ..kernels import DotProduct, Features, Kernel
 from ..local import Polynomial, local_polynomial
 from ..methods import Linear, LinearState, Method, Votes, advance

@@ -9,11 +9,7 @@ from ._criteria import (
     profile as profile,
 )
 from ._dependent_rows import BlockedKFold as BlockedKFold, GroupKFold as GroupKFold, as_group_codes
-from ._hold_out import (
-    ExpectedHoldOut as ExpectedHoldOut,
-    HoldOut as HoldOut,
-    permuted_rows,
-)
+from ._hold_out import ExpectedHoldOut as ExpectedHoldOut, HoldOut as HoldOut, permuted_rows
 from ._objective import (
     HasDeviance as HasDeviance,
     Objective as Objective,

@@ -11,14 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import (
-    AnyArray,
-    Scalar,
-    as_points,
-    as_real_array,
-    is_concrete,
-    is_on_one_device,
-)
+from .._core.arrays import AnyArray, Scalar, as_points, as_real_array, is_concrete, is_on_one_device
 from .._core.rows import Inputs, Labels, bucket_size, is_positive
 from .._core.validation import as_integer, as_integer_tuple
 from ..priors import HeldOut
