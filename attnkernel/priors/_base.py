@@ -7,6 +7,7 @@ in one call; `AtPositions` puts any prior at other positions.
 """
 
 import abc
+import bisect
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -29,10 +30,10 @@ class PositionBlock(NamedTuple):
     ```
     """
 
-    i_low: Int[Array, ""]
-    i_high: Int[Array, ""]
-    j_low: Int[Array, ""]
-    j_high: Int[Array, ""]
+    i_low: Int[Array, ""] | int
+    i_high: Int[Array, ""] | int
+    j_low: Int[Array, ""] | int
+    j_high: Int[Array, ""] | int
 
     def distance_range(self) -> tuple[Int[Array, ""], Int[Array, ""]]:
         """The least and the greatest |i − j|."""
@@ -253,9 +254,9 @@ class Mask(Prior):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether query i may see key j."""
 
-    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         """False only if no pair with i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high is allowed."""
-        return jnp.array(True)
+        return True
 
     @property
     def needs_block_table(self) -> bool:  # type: ignore[override]
@@ -265,7 +266,17 @@ class Mask(Prior):
         return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
 
     def key_range(self, first: int, last: int, keys: int) -> range | None:
-        return None
+        """By bisection of `any_allowed`; None if that is not defined, or the mask has arrays."""
+
+        def is_seen(j_low: int, j_high: int) -> Any:
+            return self.any_allowed(PositionBlock(first, last, j_low, j_high))
+
+        has_arrays = any(map(eqx.is_array, jax.tree.leaves(self)))
+        if self.needs_block_table or has_arrays or not isinstance(is_seen(0, keys - 1), bool):
+            return None
+        start = bisect.bisect_left(range(keys), True, key=lambda j: is_seen(0, j))
+        stop = bisect.bisect_left(range(keys), True, key=lambda j: not is_seen(j, keys - 1))
+        return range(start, stop)
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.where(self._checked_allows(i, j), 0.0, -jnp.inf)
@@ -355,15 +366,6 @@ class Or(_Pair):
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
         return self.first.any_allowed(block) | self.second.any_allowed(block)
-
-    def key_range(self, first: int, last: int, keys: int) -> range | None:
-        one, other = (
-            self.first.key_range(first, last, keys),
-            self.second.key_range(first, last, keys),
-        )
-        if one is None or other is None:
-            return None
-        return range(min(one.start, other.start), max(one.stop, other.stop))
 
 
 class Not(Mask):

@@ -35,9 +35,6 @@ class ExcludeSelf(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return i != j
 
-    def key_range(self, first: int, last: int, keys: int) -> range:
-        return range(keys)
-
     def as_key_mask(self) -> KeyMask:
         return KeyMask(excludes_self=True)
 
@@ -99,11 +96,8 @@ class Causal(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return j - i <= self.offset  # i + offset may overflow
 
-    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         return block.j_low - block.i_high <= self.offset
-
-    def key_range(self, first: int, last: int, keys: int) -> range | None:
-        return range(last + self.offset + 1) if isinstance(self.offset, int) else None
 
     def as_key_mask(self) -> KeyMask:
         if isinstance(self.offset, int) and self.offset == 0:
@@ -136,14 +130,10 @@ class Window(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return (i - j <= self.left) & (j - i <= self.right)
 
-    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         return (block.i_low - block.j_high <= self.left) & (
             block.j_low - block.i_high <= self.right
         )
-
-    def key_range(self, first: int, last: int, keys: int) -> range | None:
-        known = isinstance(self.left, int) and isinstance(self.right, int)
-        return range(first - self.left, last + self.right + 1) if known else None
 
     def as_key_mask(self) -> KeyMask:
         return KeyMask(limits=(self.left, self.right))
@@ -174,13 +164,8 @@ class Prefix(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return (j < self.length) | (j <= i)
 
-    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         return (block.j_low < self.length) | (block.j_low <= block.i_high)
-
-    def key_range(self, first: int, last: int, keys: int) -> range | None:
-        if not isinstance(self.length, int):
-            return None
-        return range(max(self.length, last + 1))
 
 
 class Lengths(Mask):
@@ -210,7 +195,7 @@ class Lengths(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.any_allowed(PositionBlock(i, i, j, j))
 
-    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         allowed = jnp.array(True)
         if self.queries is not None:
             allowed &= block.i_low < self.queries
