@@ -109,22 +109,6 @@ def fold_blocks(
     return found.reshape(-1, *found.shape[2:])
 
 
-def jvp_with_constants(function: Callable[..., Array], primals: tuple, tangents: tuple) -> Array:
-    """Returns the tangent of `function(*primals)`, where a tangent of None marks a constant.
-
-    Such tangents are those that `eqx.filter_custom_jvp` passes to its rule.
-    """
-    moving = jax.tree.map(
-        lambda tangent: tangent is not None, tangents, is_leaf=lambda t: t is None
-    )
-    change, fixed = eqx.partition(primals, moving)
-
-    def of_change(change: Any) -> Array:
-        return function(*eqx.combine(change, fixed))
-
-    return jax.jvp(of_change, (change,), (tangents,))[1]
-
-
 def log_weight_upper_bound(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
     """Returns an upper bound of the log-weights of all pairs of a block of queries and of keys.
 

@@ -36,7 +36,6 @@ from ._blocks import (
     even_block_size,
     fold_blocks,
     is_block_needed,
-    jvp_with_constants,
     log_weight_upper_bound,
     negligible_gap,
     split_blocks,
@@ -238,7 +237,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array
     out = _sums(*primals)
     sums = functools.partial(sums_at_shift, shift=out[0])
     # derivatives store the weights of a block
-    return out, (None, jvp_with_constants(sums, primals[:7], tangents[:7]))
+    return out, (None, eqx.filter_jvp(sums, primals[:7], tangents[:7])[1])
 
 
 def sums_at_shift(
@@ -305,7 +304,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     def sums(q: Array, k: Array, parts: Parts, sizes: tuple[int, int]) -> MassAndSlope:
         return _mass_and_slope(q, k, threshold, parts, sizes)
 
-    slope = jvp_with_constants(lambda *primals: sums(*primals)[0], primals, tangents)
+    _, slope = eqx.filter_jvp(lambda *primals: sums(*primals)[0], primals, tangents)
     return threshold, threshold_tangent(sums(*primals), slope)
 
 

@@ -30,7 +30,6 @@ from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped, in_units
 from ..priors import KeyMask, Prior, key_mask_of
 from ..rules import Rule, Softmax
 from ._base import MAX_BLOCK_ROWS, Keys, Method, Queries, Task, Values, mask_unsupported_reason
-from ._blocks import jvp_with_constants
 from ._blockwise import sums_at_shift
 from ._softmax_state import SoftmaxState
 
@@ -293,7 +292,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None,
         sizes = min(len(q), MAX_BLOCK_ROWS), min(len(k), MAX_BLOCK_ROWS)
         return sums_at_shift(q, k, values, q[:, :0], parts, sizes, shift=out[0])
 
-    return out, (None, jvp_with_constants(sums, primals, tangents))
+    return out, (None, eqx.filter_jvp(sums, primals, tangents)[1])
 
 
 def _segments(mask: KeyMask, sizes: tuple[int, int], padded: tuple[int, int]) -> list[Array]:

@@ -22,7 +22,6 @@ from ..kernels import Kernel
 from ..priors import AtPositions, HeldOut, Prior, key_mask_of
 from ..rules import Rule
 from ._base import Keys, Method, Queries, Task, Values
-from ._blocks import jvp_with_constants
 from ._blockwise import Blockwise
 from ._softmax_state import SoftmaxState
 
@@ -250,7 +249,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None,
     """Returns `_ring_sums` and its tangents; that of L is None, since L is held constant."""
     out = _ring_sums(*primals)
     sums = functools.partial(_ring_sums_at_shift, shift=out[0])
-    return out, (None, jvp_with_constants(sums, primals, tangents))
+    return out, (None, eqx.filter_jvp(sums, primals, tangents)[1])
 
 
 def _ring_sums_at_shift(
