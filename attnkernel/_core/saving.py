@@ -3,8 +3,8 @@ r"""Files of models: a readable header, and the bytes of the arrays behind it.
 | line or block | content |
 |---|---|
 | `attnkernel 1` | kind and version of the format |
-| one line | its own SHA-256, then JSON: versions of packages; path, shape and dtype of each |
-| | array; the tree whose leaves they are; number of bytes and SHA-256 of what follows |
+| one line | SHA-256 of all that follows, then JSON: versions of packages; path, shape and dtype |
+| | of each array; the tree whose leaves they are |
 | the arrays | their bytes, one after the other |
 
 No pickle: reading a file runs no code and makes only arrays and registered modules. Nor
@@ -158,8 +158,6 @@ def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> 
         "metadata": metadata,
         "leaves": leaves,
         "tree": plain,
-        "bytes": len(payload),
-        "sha256": hashlib.sha256(payload).hexdigest(),
     }
     line = json.dumps(header, allow_nan=False).encode()
     # the limits of `read_tree`
@@ -169,17 +167,20 @@ def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> 
             f"A file holds up to {MAX_ARRAYS} arrays and {MAX_HEADER_BYTES} bytes about them; got "
             f"{len(leaves)} arrays and {len(line)} bytes. Stack arrays of the same shape."
         )
-    checksum = hashlib.sha256(line).hexdigest().encode()
-    write_atomically(Path(path), b"".join((FORMAT_LINE, checksum, b" ", line, b"\n", payload)))
+    parts = (FORMAT_LINE, _checksum(line, payload), b" ", line, b"\n", payload)
+    write_atomically(Path(path), b"".join(parts))
 
 
 def read_tree(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> SavedTree:
     """Returns the tree of a file and its metadata; refuses it before it allocates arrays."""
     path = Path(path)
-    header, payload = _read_header_and_payload(path)
+    text, payload = _read_header_and_payload(path)
     arrays, start = [], 0
     try:
+        header = json.loads(text)
         leaves = header["leaves"]
+        if len(leaves) > MAX_ARRAYS:
+            raise ValueError(f"{len(leaves)} arrays are more than {MAX_ARRAYS}")
         layout = [(_parse_dtype(leaf), _parse_shape(leaf)) for leaf in leaves]
         sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in layout]
         if sum(sizes) != len(payload):
@@ -207,9 +208,9 @@ def package_versions(packages: Sequence[str]) -> dict[str, str | None]:
     return found
 
 
-def _read_header_and_payload(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Returns the header of a saved file and the bytes of its arrays; `SavedFileError` unless the
-    format is known and both match their checksums."""
+def _read_header_and_payload(path: Path) -> tuple[bytes, bytes]:
+    """Returns the JSON of a saved file and the bytes of its arrays; `SavedFileError` unless the
+    format is known and both match their checksum."""
     if path.exists() and not path.is_file():  # a pipe may have no end
         raise SavedFileError(f"{path} is no regular file.")
     try:
@@ -221,36 +222,22 @@ def _read_header_and_payload(path: Path) -> tuple[dict[str, Any], bytes]:
                 is_ours = first_line.startswith(FORMAT_LINE.split()[0])
                 newer = "of another format than 1: use a newer attnkernel"
                 raise SavedFileError(f"{path} is {newer if is_ours else 'not of ours'}.")
-            header = _parse_header(path, file.readline(MAX_HEADER_BYTES))
-            expected, checksum = header["bytes"], header["sha256"]
-            remaining = os.fstat(file.fileno()).st_size - file.tell()
-            if remaining != expected:
-                raise SavedFileError(
-                    f"{path} is damaged: it has {remaining} bytes of arrays where {expected} were "
-                    f"written."
-                )
-            payload = file.read()
+            line = file.readline(MAX_HEADER_BYTES)
+            is_whole = line.endswith(b"\n")
+            payload = file.read() if is_whole else b""
     except OSError as error:
         raise SavedFileError(f"{path} cannot be read: {error.strerror or error}") from None
-    if hashlib.sha256(payload).hexdigest() != checksum:
-        raise SavedFileError(f"{path} is damaged: its arrays are not as they were written.")
-    return header, payload
-
-
-def _parse_header(path: Path, line: bytes) -> dict[str, Any]:
-    """Returns the header that a line of the file holds: its SHA-256, then JSON. `SavedFileError`
-    unless the checksum matches and the required fields are there."""
     checksum, _, text = line.rstrip(b"\n").partition(b" ")
-    if not line.endswith(b"\n") or hashlib.sha256(text).hexdigest().encode() != checksum:
-        raise SavedFileError(f"{path} is damaged: its header is not as it was written.")
-    try:
-        header = json.loads(text)
-        count, _ = len(header["leaves"]), (header["bytes"], header["sha256"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise SavedFileError(f"{path} is damaged: its header cannot be read.") from None
-    if count > MAX_ARRAYS:
-        raise SavedFileError(f"{path} cannot be read: {count} arrays are more than {MAX_ARRAYS}.")
-    return header
+    if not is_whole or _checksum(text, payload) != checksum:
+        raise SavedFileError(f"{path} is damaged: it is not as it was written.")
+    return text, payload
+
+
+def _checksum(text: bytes, payload: bytes) -> bytes:
+    """Returns the SHA-256, in hexadecimal, of the JSON and of the bytes of the arrays together."""
+    digest = hashlib.sha256(text)
+    digest.update(payload)
+    return digest.hexdigest().encode()
 
 
 def _parse_dtype(entry: dict[str, Any]) -> np.dtype:

@@ -139,7 +139,7 @@ class PartiallyLinear(DenseSmoother):
         return {rest[j]: count for j, count in self.model.category_counts(len(rest)).items()}
 
     @property
-    def can_pad_rows(self) -> bool:
+    def can_pad_rows(self) -> bool:  # type: ignore[override]
         """Whether the smoother can."""
         return self.model.can_pad_rows
 

@@ -1,6 +1,5 @@
 """Warnings of a fit: divergence, bounds, steps used up, missing slopes, categories, costs."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -190,20 +189,9 @@ def category_warnings(
     return [
         f"{'columns' if len(columns) > 1 else 'column'} {', '.join(names)} of x hold"
         f"{'' if len(columns) > 1 else 's'} categories, and {type(kernel).__name__} takes "
-        f"the differences of their codes for distances. Use a product kernel, such as "
-        f"{_product_kernel_expression(categories, columns)}."
+        f"the differences of their codes for distances. Use a product of kernels for the kinds of "
+        f"the columns: ak.kernels.of_columns(x)."
     ]
-
-
-def _product_kernel_expression(categories: Categories, columns: Sequence[int]) -> str:
-    """Returns Python code for a product kernel that treats the given columns as categories.
-
-    `categories`: for each column of x its categories, or None if it is numeric.
-    """
-    others = ", ".join(str(c) for c, among in enumerate(categories) if among is None)
-    counts = {c: len(categories[c] or ()) for c in columns}
-    parts = [f"ak.kernels.AitchisonAitken(0.1, {count}).on({c})" for c, count in counts.items()]
-    return " * ".join([*parts, f"ak.Gaussian(1.0).on({others})"] if others else parts)
 
 
 # Value and gradient of leave-one-out in float32, 2 cores, in 10⁹ pairs a second:

@@ -13,16 +13,16 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from .._core import hints
-from .._core.arrays import as_points, as_real_array, index_on_host, is_concrete, require_finite
+from .._core.arrays import index_on_host, is_concrete
 from .._core.pandas_frames import (
     Categories,
+    FrameNames,
     Names,
     as_pandas,
     is_frame,
-    query_to_numbers,
     rows_to_frame,
 )
-from .._core.rows import Rows, require_category_codes
+from .._core.rows import Rows
 from .._core.validation import as_integer
 from ..models import LinearSmoother, Smoother, votes_of_predictions
 from ..objectives import Objective, Sample, at_distinct_inputs
@@ -124,16 +124,12 @@ class Fit(eqx.Module):
         **Raises:** `ValueError` if its columns are not those of the fit, in their order; if a value
         is missing or not finite, or a category is not among those of the fit.
         """
-        if is_frame(x_new):
-            x_new = query_to_numbers(x_new, self.x_names, self.x_categories)
-            x_new = as_real_array("x_new", x_new).astype(self.x.dtype)
-        at = as_points("x_new", x_new)
-        require_finite("x_new", at)
-        if isinstance(self.model, Smoother):
-            self.model.check_widths(at, self.x)
-        if isinstance(self.model, Smoother) and at.shape[1] == self.x.shape[-1]:
-            require_category_codes("x_new", at, self.model.category_counts(at.shape[1]))
-        return at
+        names = FrameNames(self.x_names, self.x_categories)
+        if not isinstance(self.model, Smoother):
+            return self.rows.queries(x_new, {}, names)
+        at = self.rows.queries(x_new, self.model.category_counts(self.x.shape[-1]), names)
+        self.model.check_widths(at, self.x)
+        return at.astype(self.x.dtype) if is_frame(x_new) else at
 
     def named(
         self,

@@ -182,7 +182,7 @@ class AdditiveRegression(DenseSmoother):
         return {j: counts[0] for j, counts in found.items() if counts}
 
     @property
-    def can_pad_rows(self) -> bool:
+    def can_pad_rows(self) -> bool:  # type: ignore[override]
         """Whether all kernels are pairwise."""
         return all(kernel.is_pairwise for kernel in self.kernels)
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -69,6 +69,7 @@ class DensityModel(Smoother):
     """
 
     method: eqx.AbstractVar[Method]
+    can_pad_rows: ClassVar[bool] = True
 
     def __call__(
         self,
@@ -96,10 +97,6 @@ class DensityModel(Smoother):
     @abc.abstractmethod
     def log_density(self, prior: Prior | None, q: NewInputs, rows: Rows) -> Float[Array, " m"]:
         """Returns the logarithm of the density at checked points q, from those of the rows."""
-
-    @property
-    def can_pad_rows(self) -> bool:
-        return True
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
         """Minus the log-density of each row: what a fit averages."""

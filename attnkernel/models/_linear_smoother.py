@@ -71,11 +71,7 @@ class Estimate(eqx.Module):
     rows: Rows
     value: Predictions
     support: DataSupport
-
-    @property
-    @abc.abstractmethod
-    def weights(self) -> Float[Array, "m n"]:
-        """$L_j(x)$; 0 where no label has weight."""
+    weights: eqx.AbstractVar[Float[Array, "m n"]]
 
     def votes(self, count: int) -> Votes:
         """The `count` largest weights of each input, with their rows."""
@@ -116,12 +112,7 @@ class Estimate(eqx.Module):
 class WeightsEstimate(Estimate):
     """An estimate whose weights are stored."""
 
-    matrix: Float[Array, "m n"]
-
-    @property
-    def weights(self) -> Float[Array, "m n"]:
-        """The matrix that is stored."""
-        return self.matrix
+    weights: Float[Array, "m n"]
 
 
 class LinearSmoother(Smoother):

@@ -163,7 +163,7 @@ class LocalRegression(Smoother):
         return category_counts(self.kernel, dim)
 
     @property
-    def can_pad_rows(self) -> bool:
+    def can_pad_rows(self) -> bool:  # type: ignore[override]
         """Whether the kernel is pairwise."""
         return self.kernel.is_pairwise
 

@@ -35,7 +35,7 @@ from ..priors import ExcludeSelf, Prior
 from ..rules import Softmax
 from ._linear_smoother import DataSupport, Estimate, LinearSmoother
 from ._local_regression import LocalRegression, support_of
-from ._smoother import RowsRegression, between_bounds, with_weights
+from ._smoother import SmootherWrapper, between_bounds, with_weights
 
 MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
 
@@ -158,7 +158,7 @@ class KernelRegression(LocalRegression, LinearSmoother):
         return [KernelRegression(kernel, rule=self.rule) for kernel in found]
 
     @property
-    def can_pad_rows(self) -> bool:
+    def can_pad_rows(self) -> bool:  # type: ignore[override]
         """Whether the kernel is pairwise, and the method one that takes any mask."""
         return super().can_pad_rows and isinstance(self.method, Auto | Dense | Blockwise)
 
@@ -224,7 +224,7 @@ class PolynomialEstimate(Estimate):
         return own if self.prior is None else own + jax.vmap(self.prior.log_pair)(rows, rows)
 
 
-class Derivative(RowsRegression):
+class Derivative(SmootherWrapper):
     r"""A partial derivative of a local polynomial regression.
 
     $$ \widehat{\partial^a f}(x) = a!\, \hat\beta_a \ \ (p \ge 1), \qquad
@@ -283,19 +283,10 @@ class Derivative(RowsRegression):
         found = self.estimate(q, rows, prior=prior)
         return found.value, found.support
 
-    def category_counts(self, dim: int) -> dict[int, int | None]:
-        """Those of the model."""
-        return self.model.category_counts(dim)
-
     @property
     def description(self) -> str:
         """Such as `derivative (1, 0) of local linear`."""
         return f"derivative {self.derivative} of {self.model.description}"
-
-    @property
-    def can_pad_rows(self) -> bool:
-        """Whether the model can."""
-        return self.model.can_pad_rows
 
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None

@@ -5,7 +5,7 @@ Programs are shared by data of other numbers of rows.
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -194,6 +194,10 @@ class Smoother(RowsRegression):
     ```
     """
 
+    # Whether all methods ignore the rows that have False in `weights`, up to rounding. Rows are
+    # then padded to a `bucket_size`, so that data sets of similar size share compiled programs.
+    can_pad_rows: ClassVar[bool] = False
+
     @property
     def description(self) -> str:
         """The kind of smoother in a few words, for tables."""
@@ -210,15 +214,6 @@ class Smoother(RowsRegression):
         **Arguments:** `rows`: n; `dim`: the number of columns of x.
         """
         return None
-
-    @property
-    def can_pad_rows(self) -> bool:
-        """Whether all methods ignore the rows that have False in `weights`, up to rounding.
-
-        Rows are then padded to a `bucket_size`, so that data sets of similar size share compiled
-        programs. Default: no.
-        """
-        return False
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
         """The box for a fit: the model of all lower bounds, and that of all upper ones; rows with
@@ -241,7 +236,7 @@ class SmootherWrapper(Smoother):
         return self.model.category_counts(dim)
 
     @property
-    def can_pad_rows(self) -> bool:
+    def can_pad_rows(self) -> bool:  # type: ignore[override]
         """Whether the model can."""
         return self.model.can_pad_rows
 

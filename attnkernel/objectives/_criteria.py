@@ -46,10 +46,7 @@ class Penalised(Objective):
     weights, RSS/n is the weighted mean square, and n counts the rows with positive weight.
     """
 
-    @property
-    def can_pad_rows(self) -> bool:
-        """Yes: n, ν and RSS are those of the rows with weight."""
-        return True
+    can_pad_rows: ClassVar[bool] = True  # n, ν and RSS are those of the rows with weight
 
     @abc.abstractmethod
     def penalty(self, mean_square: Scalar, trace: Scalar, n: ArrayLike) -> Scalar:
@@ -140,9 +137,7 @@ class UnbiasedCV(Objective):
     ```
     """
 
-    @property
-    def can_pad_rows(self) -> bool:
-        return True
+    can_pad_rows: ClassVar[bool] = True
 
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
@@ -242,11 +237,7 @@ class OfDistinctInputs(Objective):
     squares: Float[Array, " inputs"]  # of the labels about their mean, summed
     compared: Bool[Array, " inputs"] | None = None  # as of a `FoldValidation`
     row_fields: ClassVar[tuple[str, ...]] = ("weights", "counts", "squares", "compared")
-
-    @property
-    def can_pad_rows(self) -> bool:
-        """Yes: sums are those of the rows with weight."""
-        return True
+    can_pad_rows: ClassVar[bool] = True  # sums are those of the rows with weight
 
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None

@@ -154,15 +154,12 @@ class ExpectedHoldOut(Validation):
 
     size: int | Int[Array, "..."] = eqx.field(converter=_as_size)
     permutations: int = eqx.field(default=100, static=True)
+    # the permutations are of all rows
+    can_pad_rows: ClassVar[bool] = False  # type: ignore[override]
 
     def __check_init__(self):
         super().__check_init__()
         as_integer("permutations", self.permutations, 1)
-
-    @property
-    def can_pad_rows(self) -> bool:
-        """No: the permutations are of all rows."""
-        return False
 
     def check(self, n: int) -> None:
         super().check(n)

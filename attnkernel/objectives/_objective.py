@@ -109,6 +109,9 @@ class Objective(eqx.Module):
         default=None, kw_only=True, converter=_as_row_weights
     )
     is_stochastic: ClassVar[bool] = False  # whether it draws at random
+    # Whether the criterion ignores rows that have False in `weights`, up to rounding. A fit then
+    # pads its rows to a `bucket_size`, so that data sets of similar size share compiled programs.
+    can_pad_rows: ClassVar[bool] = False
     row_fields: ClassVar[tuple[str, ...]] = ("weights",)  # fields with one entry per row
 
     @abc.abstractmethod
@@ -144,15 +147,6 @@ class Objective(eqx.Module):
         """Returns the objective with these row weights."""
         where = lambda objective: objective.weights  # noqa: E731
         return eqx.tree_at(where, self, weights, is_leaf=lambda leaf: leaf is None)
-
-    @property
-    def can_pad_rows(self) -> bool:
-        """Whether the criterion ignores rows that have False in `weights`, up to rounding.
-
-        A fit then pads its rows to a `bucket_size`, so that data sets of similar size share
-        compiled programs. Default: no.
-        """
-        return False
 
     def weight_kwargs(self) -> dict[str, Any]:
         """Returns `{"weights": weights}` for the call of a model; `{}` without weights."""
@@ -271,7 +265,7 @@ class Validation(Objective):
             require_function("score", self.score)
 
     @property
-    def can_pad_rows(self) -> bool:
+    def can_pad_rows(self) -> bool:  # type: ignore[override]
         """Whether the score is one of the library's, or the deviance of the model."""
         return not self.is_stochastic and self._has_known_score()
 

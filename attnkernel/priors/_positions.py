@@ -133,7 +133,8 @@ class Segments(_WithPositions, Mask):
 
         $$ \textstyle\sum_{r < s} n_r \le i < \sum_{r \le s} n_r, \qquad n_s \ge 0 $$
 
-        Rows from the sum of the lengths on are padding: they see nothing and are not seen.
+        Rows from the sum of the lengths on are padding: they see nothing and are not seen. The
+        `cu_seqlens` of other packages are cumulative lengths: n is `jnp.diff(cu_seqlens)`.
 
         **Arguments:**
 
@@ -165,36 +166,6 @@ class Segments(_WithPositions, Mask):
             _number_sequences("keys", of_keys, num_keys, padding=-2),
         )
 
-    @classmethod
-    def from_offsets(
-        cls,
-        queries: ArrayLike | Sequence[int],
-        keys: ArrayLike | Sequence[int] | None = None,
-        *,
-        num_queries: int | None = None,
-        num_keys: int | None = None,
-    ) -> "Segments":
-        """Sequences that begin at these rows, one after the other: `cu_seqlens` of other packages.
-
-        **Arguments:**
-
-        - `queries`: the cumulative lengths of queries, shape (sequences + 1,): 0 first, the sum
-          of all lengths last.
-        - `keys`: those of keys, of as many sequences. Default: those of queries.
-        - `num_queries`, `num_keys`: as for `from_lengths`.
-
-        **Raises:** `ValueError` if offsets do not begin at 0 or fall, and as `from_lengths`.
-
-        ```python
-        >>> ak.priors.Segments.from_offsets([0, 2, 2, 3]).queries
-        Array([0, 0, 2], dtype=int32)
-
-        ```
-        """
-        lengths = _lengths_of_offsets("queries", queries)
-        of_keys = None if keys is None else _lengths_of_offsets("keys", keys)
-        return cls.from_lengths(lengths, of_keys, num_queries=num_queries, num_keys=num_keys)
-
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.queries[i] == self.keys[j]
 
@@ -212,21 +183,6 @@ def _ends_of_lengths(name: str, lengths: ArrayLike | Sequence[int]) -> Int[AnyAr
     if is_concrete(array) and np.any(array < 0):
         raise ValueError(f"{name} must be lengths, at least 0; got {array.tolist()}.")
     return namespace_of(array).cumsum(array)
-
-
-def _lengths_of_offsets(
-    name: str, offsets: ArrayLike | Sequence[int]
-) -> Int[AnyArray, " sequences"]:
-    """Returns the length of each sequence; `ValueError` if known offsets do not begin at 0, or
-    fall. `name`: of the argument."""
-    array = as_numpy_if_concrete(as_integer_array(name, offsets, axes=1))
-    known = array if is_concrete(array) else np.zeros(array.shape, int)
-    if not known.size or known[0] != 0 or np.any(np.diff(known) < 0):
-        raise ValueError(
-            f"{name} must be cumulative lengths, such as [0, 3, 5] of lengths 3 and 2: 0 first, "
-            f"and never falling; got {known.tolist()}."
-        )
-    return namespace_of(array).diff(array)
 
 
 def _number_sequences(
