@@ -5,6 +5,8 @@ Beside it are the weights themselves, and the softmax state, which is merged ove
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -275,20 +277,15 @@ def _states_over_batch(
     maximum itself, also of `Blockwise`.
     """
 
-    def of_member(parts: KernelPriorRule, q: Array, k: Array, v: Array) -> SoftmaxState:
-        kernel, prior, rule = parts
+    def state(
+        q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
+    ) -> SoftmaxState:
         rule = rule if with_sink else rule.without_sink()
-        kernel, q, k = kernel.precomputed(q, k)
-        q, valid = zero_nonfinite_queries(q)
-        state = method.softmax_state(q, k, v, kernel, prior, rule)
+        found = method.softmax_state(q, k, v, kernel, prior, rule)
         if exact_maximum and isinstance(method, Blockwise):
             constant = stop_gradients((q, k, kernel, prior, rule))
-            state = state.relative_to(method.row_maximum(*constant))
-        return SoftmaxState(
-            jnp.where(valid, state.maximum, jnp.nan),
-            jnp.where(valid, state.mass, jnp.nan),
-            jnp.where(valid[:, None], state.total, jnp.nan),
-        )
+            found = found.relative_to(method.row_maximum(*constant))
+        return found
 
     if 0 in (q.shape[-2], k.shape[-2]):  # methods are asked for at least one pair
         method = Dense()
@@ -297,7 +294,7 @@ def _states_over_batch(
         # what all members of the batch share of the prior is computed once
         task = task_of(q, k, v, *map(first_head, parts))
         parts = kernel, method.precomputed_prior(prior, task), rule
-    return map_batch(of_member, batch_size, parts, q, k, v)
+    return _map_members(state, batch_size, parts, q, k, v)
 
 
 def _weights_over_batch(
@@ -305,18 +302,8 @@ def _weights_over_batch(
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
 ) -> Float[Array, "*_batch queries keys"]:
-    r"""Returns the weights $w_{ij} / \sum_l w_{il}$ along all batch axes; NaN for a query that is
-    not finite.
-    """
-
-    def of_member(parts: KernelPriorRule, q: Array, k: Array) -> Array:
-        kernel, prior, rule = parts
-        kernel, q, k = kernel.precomputed(q, k)
-        q, valid = zero_nonfinite_queries(q)
-        weights = dense_weights(q, k, kernel, prior, rule)
-        return jnp.where(valid[:, None], weights, jnp.nan)
-
-    return map_batch(of_member, None, parts, q, k)
+    r"""Returns the weights $w_{ij} / \sum_l w_{il}$ along all batch axes."""
+    return _map_members(dense_weights, None, parts, q, k)
 
 
 def _votes_over_batch(
@@ -325,27 +312,36 @@ def _votes_over_batch(
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
 ) -> Votes:
-    """Returns the votes along all batch axes; NaN for a query that is not finite."""
+    """Returns the votes along all batch axes."""
 
-    def of_member(parts: KernelPriorRule, q: Array, k: Array) -> Votes:
+    def votes(q: Array, k: Array, kernel: Kernel, prior: Prior | None, rule: Rule) -> Votes:
+        method = method_on_a_line(task_of(q, k, k[:, :0], kernel, prior, rule))
+        if method is None:
+            return votes_of_member(q, k, kernel, prior, rule, count)
+        return votes_on_a_line(q, k, kernel, prior, rule, count, method)
+
+    return _map_members(votes, 1, parts, q, k)
+
+
+def _map_members(
+    function: Callable[..., Any], batch_size: int | None, parts: KernelPriorRule, *arrays: Array
+) -> Any:
+    """Maps `function(*arrays, kernel, prior, rule)` over all batch axes, `batch_size` members at a
+    time; its results have a row for each query, of NaN for a query that is not finite."""
+
+    def of_member(parts: KernelPriorRule, q: Array, k: Array, *others: Array) -> Any:
         kernel, prior, rule = parts
         kernel, q, k = kernel.precomputed(q, k)
         q, valid = zero_nonfinite_queries(q)
-        method = method_on_a_line(task_of(q, k, k[:, :0], kernel, prior, rule))
-        if method is None:
-            found = votes_of_member(q, k, kernel, prior, rule, count)
-        else:
-            found = votes_on_a_line(q, k, kernel, prior, rule, count, method)
-        return jax.tree.map(
-            lambda leaf: (
-                leaf
-                if jnp.issubdtype(leaf.dtype, jnp.integer)
-                else jnp.where(valid.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.nan)
-            ),
-            found,
-        )
 
-    return map_batch(of_member, 1, parts, q, k)
+        def mark(leaf: Array) -> Array:
+            if jnp.issubdtype(leaf.dtype, jnp.integer):
+                return leaf
+            return jnp.where(jnp.expand_dims(valid, tuple(range(1, leaf.ndim))), leaf, jnp.nan)
+
+        return jax.tree.map(mark, function(q, k, *others, kernel, prior, rule))
+
+    return map_batch(of_member, batch_size, parts, *arrays)
 
 
 def zero_nonfinite_queries(
