@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.tracing import any_in_batch, is_symbolic, stop_gradients, vary_alike
 from ..kernels import PointBoxes
-from ..priors import KeyMask, PositionBlock, Prior
+from ..priors import PositionBlock, Prior
 from ._base import Parts, apply_prior
 
 
@@ -167,7 +167,10 @@ def is_block_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array
 
 
 class TabulatedPrior(Prior):
-    """A prior, and a table of its blocks: its bound on a block without an allowed pair is -inf."""
+    """A prior, and a table of its blocks: its bound on a block without an allowed pair is -inf.
+
+    Only block sums of `Blockwise` see it.
+    """
 
     needs_block_table: ClassVar[bool] = True
 
@@ -181,13 +184,6 @@ class TabulatedPrior(Prior):
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
         return self.prior.add_to_scores(scores, i, j)
 
-    def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return self.prior.may_allow(i, j)
-
-    @property
-    def is_additive(self) -> bool:  # type: ignore[override]
-        return self.prior.is_additive
-
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         row, column = block.i_low // self.sizes[0], block.j_low // self.sizes[1]
         bound = self.prior.score_upper_bound(block)
@@ -195,9 +191,6 @@ class TabulatedPrior(Prior):
 
     def key_range(self, first: int, last: int, keys: int) -> range | None:
         return self.prior.key_range(first, last, keys)
-
-    def as_key_mask(self) -> KeyMask:
-        return self.prior.as_key_mask()
 
 
 def tabulate_blocks(
