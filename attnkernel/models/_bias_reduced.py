@@ -27,7 +27,7 @@ from ._smoother import SmootherWrapper, hide_rows, with_weights
 MAX_STORED_WEIGHTS = 2**20  # entries of L that later iterations keep
 
 
-class BiasReduced(SmootherWrapper, LinearSmoother):
+class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
     r"""Iterated bias reduction of a kernel regression with smoother matrix L.
 
     $$ \hat f_k(x) = \sum_j L_j(x)\, z_j, \qquad z = \sum_{i<k} (I - L)^i\, y, \qquad

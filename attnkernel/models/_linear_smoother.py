@@ -71,7 +71,11 @@ class Estimate(eqx.Module):
     rows: Rows
     value: Predictions
     support: DataSupport
-    weights: eqx.AbstractVar[Float[Array, "m n"]]
+
+    @property
+    @abc.abstractmethod
+    def weights(self) -> Float[Array, "m n"]:
+        """$L_j(x)$; 0 where no label has weight."""
 
     def votes(self, count: int) -> Votes:
         """The `count` largest weights of each input, with their rows."""
@@ -112,7 +116,12 @@ class Estimate(eqx.Module):
 class WeightsEstimate(Estimate):
     """An estimate whose weights are stored."""
 
-    weights: Float[Array, "m n"]
+    matrix: Float[Array, "m n"]
+
+    @property
+    def weights(self) -> Float[Array, "m n"]:
+        """The matrix that is stored."""
+        return self.matrix
 
 
 class LinearSmoother(Smoother):

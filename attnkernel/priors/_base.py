@@ -336,7 +336,7 @@ class And(_Pair):
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
         return self.second.add_to_scores(self.first.add_to_scores(scores, i, j), i, j)
 
-    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         return self.first.any_allowed(block) & self.second.any_allowed(block)
 
     def key_range(self, first: int, last: int, keys: int) -> range | None:
@@ -364,7 +364,7 @@ class Or(_Pair):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.allows(i, j) | self.second.allows(i, j)
 
-    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         return self.first.any_allowed(block) | self.second.any_allowed(block)
 
 

@@ -193,7 +193,7 @@ class Lengths(Mask):
                 require_integer(name, getattr(self, name), 0)
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return self.any_allowed(PositionBlock(i, i, j, j))
+        return jnp.asarray(self.any_allowed(PositionBlock(i, i, j, j)))
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         allowed = jnp.array(True)

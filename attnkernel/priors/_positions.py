@@ -169,7 +169,7 @@ class Segments(_WithPositions, Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.queries[i] == self.keys[j]
 
-    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""]:
+    def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         low_q, high_q, low_k, high_k = self.ranges(block)
         return (low_q <= high_k) & (low_k <= high_q)
 
@@ -204,7 +204,7 @@ def _number_sequences(
 
 
 def _range_of(
-    numbers: Int[Array, " n"], low: Int[Array, ""], high: Int[Array, ""]
+    numbers: Int[Array, " n"], low: ArrayLike, high: ArrayLike
 ) -> tuple[Int[Array, ""], Int[Array, ""]]:
     """Returns the least and greatest of the numbers of rows low to high."""
     rows = jnp.arange(numbers.shape[0])
