@@ -89,8 +89,8 @@ class Prior(eqx.Module):
         """The keys that queries `first` to `last`, both included, may see, if they are known before
         a call; others of the `keys` are never read. Beyond 0 or `keys` it is cut. Default: all.
 
-        `Blockwise` sums over such keys at once, up to 4096. None: they are not known, as by default
-        of a mask, or `score_upper_bound` excludes many more; it then streams.
+        `Blockwise` sums over such keys at once, up to 4096. None: they are not known, as of a mask
+        without `any_allowed`, or `score_upper_bound` excludes many more; it then streams.
         """
         return range(keys)
 
@@ -255,7 +255,10 @@ class Mask(Prior):
         """Whether query i may see key j."""
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
-        """False only if no pair with i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high is allowed."""
+        """False only if no pair with i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high is allowed.
+
+        Where it is a bool for integers of Python, the keys that queries see are known by it.
+        """
         return True
 
     @property
