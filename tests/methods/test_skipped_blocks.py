@@ -97,6 +97,24 @@ def test_a_mask_that_knows_its_keys_needs_no_table():
     assert Blockwise().precomputed_prior(task.prior, task) is task.prior
 
 
+def test_the_keys_of_a_mask_are_found_by_its_blocks():
+    class Near(ak.Mask):
+        def allows(self, i, j):
+            return abs(i - j) <= 2
+
+        def any_allowed(self, block):
+            return (block.i_low - block.j_high <= 2) & (block.j_low - block.i_high <= 2)
+
+    near = Near()
+    assert near.key_range(0, 3, 20) == range(6)
+    assert near.key_range(8, 9, 20) == range(6, 12)
+    assert (near & ak.Causal()).key_range(8, 9, 20) == range(6, 10)
+    assert (near | ak.Causal(-9)).key_range(12, 12, 20) == range(15)
+    assert len(ak.Causal(-30).key_range(8, 9, 20)) == 0
+    assert ak.Causal(np.int32(1)).key_range(8, 9, 20) is None
+    assert (~near).key_range(8, 9, 20) is None
+
+
 def scalar(method, q, k, v, kernel, prior=None):
     return jnp.sum(jnp.sin(ak.attend(q, k, v, kernel=kernel, prior=prior, method=method)))
 
