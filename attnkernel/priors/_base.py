@@ -271,8 +271,10 @@ class Mask(Prior):
     def key_range(self, first: int, last: int, keys: int) -> range | None:
         """By bisection of `any_allowed`; None if that is not defined, or the mask has arrays."""
 
+        any_allowed = type(self).any_allowed  # Equinox binds a method anew at each access
+
         def is_seen(j_low: int, j_high: int) -> Any:
-            return self.any_allowed(PositionBlock(first, last, j_low, j_high))
+            return any_allowed(self, PositionBlock(first, last, j_low, j_high))
 
         has_arrays = any(map(eqx.is_array, jax.tree.leaves(self)))
         if self.needs_block_table or has_arrays or not isinstance(is_seen(0, keys - 1), bool):
