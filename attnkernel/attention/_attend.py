@@ -5,7 +5,6 @@ Beside it are the weights themselves, and the softmax state, which is merged ove
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
