@@ -1,7 +1,6 @@
 """The site: built once, without a warning, nothing loaded from elsewhere, no broken link. And each
 page shows what its cells print and draw now."""
 
-import contextlib
 import os
 import re
 import subprocess
@@ -139,18 +138,3 @@ def assert_alike(shown, output, code):
         last_digit = 10.0 ** (int(exponent or 0) - decimals) if decimals else 0.0
         tolerance = 0.05 * abs(float(number)) + last_digit + 1e-5
         assert abs(float(number) - float(other)) <= tolerance, (code, shown, output)
-
-
-@pytest.mark.parametrize(
-    ("output", "alike"),
-    [
-        ("error  0.72, 0.02, 2e-15\n0.3 s, (5, 8), jax 0.11.2", True),
-        ("error 0.92, 0.01, 3e-16\n1.5 s, (5, 8), jax 0.10.1", False),
-        ("error 0.71, 0.01, 3e-16\n1.5 s, (5, 9), jax 0.10.1", False),
-        ("errors 0.71, 0.01, 3e-16\n1.5 s, (5, 8), jax 0.10.1", False),
-        ("error 0.71, 0.01\n1.5 s, (5, 8), jax 0.10.1", False),
-    ],
-)
-def test_other_outputs_are_found(output, alike):
-    with contextlib.nullcontext() if alike else pytest.raises(AssertionError):
-        assert_alike("error 0.71, 0.01, 3e-16\n1.5 s, (5, 8), jax 0.10.1", output, "")

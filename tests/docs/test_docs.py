@@ -36,9 +36,6 @@ from experiments.runs import runner
 SOURCE = DOCS / "source"
 WRITTEN = sorted([*DOCS.glob("*.md"), *DOCS.glob("api/*.md"), *DOCS.glob("notebooks/*.md")])
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *WRITTEN]
-TEMPLATES = [
-    path for path in sorted(SOURCE.glob("*.md")) if path.read_text("utf-8").startswith("{#")
-]
 
 
 def tokens(path):
@@ -49,30 +46,6 @@ def tokens(path):
 
 def text_of(path):
     return "\n".join(token.content for token in tokens(path) if token.type != "fence")
-
-
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
-def test_template_renders(path, load):
-    """A name or a key that kept runs do not have is an error."""
-    templates = load(DOCS / "extensions" / "templates.py")
-    text = templates.render(path.read_text("utf-8"), pages={"cps71.html": "Wages by age"})
-    assert text.startswith("# ")
-    assert not re.search(r"\{\{|\{%", text)
-
-
-def test_numbers_of_templates_are_written_as_text(load):
-    filters = load(DOCS / "extensions" / "templates.py").FILTERS
-    assert [filters["sig"](x) for x in (1234.5, 0.012345, 2e-9)] == ["1230", "0.0123", "2e-09"]
-    assert filters["fixed"](12.345, 1) == "12.3"
-    assert filters["thousands"](1_234_567.8) == "1\u202f234\u202f568"
-    assert filters["listed"]([1, 2.26], 1) == "1.0, 2.3"
-    assert filters["span"]([3, 1, 2], 0) == "1 to 3"
-    assert filters["cell"]("Whole |x| at 1.5 of it. More.") == r"Whole \|x\| at 1.5 of it."
-    assert filters["cell"]("No stop") == "No stop"
-    rows = [{"a": {"b, c": 3}}, {"a": {"b, c": 6}}]
-    assert filters["over"](filters["column"](rows, "a", "b, c"), [2, 3]) == [1.5, 2]
-    with pytest.raises(KeyError):
-        filters["column"](rows, "b")
 
 
 def test_python_code_of_pages_is_executed():
@@ -155,18 +128,6 @@ def test_pages_are_plain_markdown():
                 assert token.type == "text" or not re.search("<[a-z]", html), (page, html)
 
 
-def test_formulas_are_written_for_code_hosts(load):
-    """GitHub drops the backslashes of `\\,` and `\\{` between dollar signs."""
-    with_math = load(DOCS / "write.py").pages.with_math
-    text = (
-        "Let $x_1\\,\n y$ be in\n\n$$ \\{a\\,\n b\\} $$\n\n`$HOME` and `$x`\n\n```sh\n$a $b\n```\n"
-    )
-    assert with_math(text) == (
-        "Let $`x_1\\, y`$ be in\n\n```math\n\\{a\\,\n b\\}\n```\n\n"
-        "`$HOME` and `$x`\n\n```sh\n$a $b\n```\n"
-    )
-
-
 def test_pages_are_written_from_their_sources(load):
     """After a change of a source, a template, a config or a kept run: `python docs/write.py`."""
     write = load(DOCS / "write.py")
@@ -194,18 +155,6 @@ def test_references_to_tests_exist():
         path = ROOT / "tests" / file
         assert path.exists(), file
         assert not name or f"def {name}(" in path.read_text(), (file, name)
-
-
-def test_words_of_the_field_are_in_the_index():
-    """A reader who searches for the word of a textbook finds the page."""
-    indexed = set()
-    for path in SOURCE.rglob("*.md"):
-        for entries in re.findall(r"^```\{index\} (.*)$", path.read_text("utf-8"), re.MULTILINE):
-            indexed |= {entry.partition(";")[0].strip() for entry in entries.split(",")}
-    assert indexed >= {
-        *("cross-validation", "bandwidth", "confidence band", "hat matrix", "LOESS", "lowess"),
-        *("softmax", "mask", "flex attention", "KV cache", "AIC", "scikit-learn"),
-    }
 
 
 def test_every_config_is_in_a_group_of_the_gallery(load):
@@ -241,14 +190,6 @@ def test_notebook_has_the_format_of_jupytext(path):
     headings = [cell.source for cell in others if cell.cell_type == "markdown"]
     assert not any(re.match(r"# ", source) for source in headings)
     assert "ak.plot.interact(draw, " in notebook.cells[-1].source
-
-
-def test_notebooks_are_numbered_in_hundreds():
-    numbers = [path.stem.split("_")[0] for path in NOTEBOOKS]
-    assert len(numbers) >= 11
-    assert numbers[0] == "000"
-    assert all(re.fullmatch(r"\d+00", number) for number in numbers)
-    assert len(set(numbers)) == len(numbers)
 
 
 PAGE = (SOURCE / "sequence_layers.md").read_text("utf-8")
@@ -402,11 +343,3 @@ def test_every_public_class_and_function_has_an_example(load):
     }
     assert "attnkernel.kernels.Radial" in documented
     assert [name for name, text in documented.items() if not has_example(text)] == []
-
-
-@pytest.mark.parametrize(
-    "text", ["```python\n>>> 2 + 2\n5\n```", "```python\nak.no_such_name\n```", ">>> 1 / 0\n0"]
-)
-def test_a_wrong_example_is_found(text):
-    with pytest.raises((AssertionError, AttributeError)):
-        run(text)

@@ -11,10 +11,8 @@ import pytest
 from least_squares import local_polynomial
 
 from experiments.reports.predictions import judge
-from experiments.runs.monitor import NO_MONITOR
 from experiments.studies.context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 from experiments.studies.learned_window import exponents
-from experiments.studies.training import train
 from experiments.studies.window_tasks import Family, Linear, Warp, draw, predict
 
 
@@ -306,21 +304,6 @@ def test_powers_are_those_of_a_product_of_powers():
     found = exponents([row(*case) for case in cases], "best")
     powers = [found[part] for part in ("n", "noise", "lengthscale")]
     np.testing.assert_allclose(powers, [-0.3, 0.1, 1.0], rtol=1e-9)
-
-
-@pytest.mark.slow
-def test_all_chunks_of_a_training_share_a_program(x64, programs):
-    start = Linear.of_windows(jnp.full(2, 0.25))  # of a weak type, as `jnp.full` returns it
-    numbers = {"batch": 8, "steps": 6, "learning_rate": 0.1, "chunk": 2}
-
-    def loss(model, key):
-        return jnp.sum(model.log_scale**2)
-
-    trained, losses = train(NO_MONITOR, start, loss, key=jax.random.PRNGKey(0), **numbers)
-    assert sum("advance" in name for name in programs) == 1
-    assert len(losses) == 6
-    assert losses[-1] < losses[0]
-    assert np.all(np.abs(trained.log_scale) < np.abs(start.log_scale))
 
 
 @pytest.mark.slow

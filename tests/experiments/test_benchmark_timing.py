@@ -41,32 +41,6 @@ def test_contenders_are_interleaved_after_one_warm_call_each():
     assert first.keys() == {"a", "b"}
 
 
-def test_slow_contender_is_timed_at_least_once():
-    calls = []
-    contenders = {"slow": lambda: calls.append(1) or sum(range(1000))}
-    seconds = driver.interleaved(contenders, 5, max_seconds=1e-12).seconds
-    assert (len(calls), len(seconds["slow"])) == (2, 1)
-    first, seconds, _ = driver.interleaved(contenders, 5, max_run_seconds=1e-12)
-    assert (len(calls), seconds["slow"]) == (3, [first["slow"]])
-
-
-def test_quick_contender_is_called_again_until_its_round_is_long_enough():
-    contenders = {
-        "quick": lambda: driver.SelfTimed(0.25, "result"),
-        "slow": lambda: driver.SelfTimed(2.0, None),
-    }
-    _, seconds, results = driver.interleaved(contenders, 2, round_seconds=0.5)
-    assert seconds == {"quick": [0.25] * 4, "slow": [2.0] * 2}
-    assert results["quick"] == "result"
-
-
-def test_cold_contenders_have_no_warm_call(monkeypatch):
-    calls = []
-    monkeypatch.setattr("jax.clear_caches", lambda: calls.append("cleared"))
-    first = driver.interleaved({"a": lambda: calls.append("a")}, 3, cold=True).first
-    assert (calls, first) == (["cleared", "a"] * 3, {})
-
-
 def test_sizes_that_would_take_too_long_are_not_run():
     def case(n):
         contenders = {
@@ -111,24 +85,6 @@ def test_memory_of_one_call():
     sizes, call = (2, 19, 5, 0), attention_contenders.one_call
     with pytest.raises(driver.Unavailable, match="needs "):
         driver.growth_of_memory("float32", call, "jax.nn", False, "forward", sizes, 1)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others forget no peak of memory")
-def test_memory_of_a_later_call_leaves_out_the_first():
-    def calls():
-        sizes = iter((2**27, 2**26))
-        return lambda: np.ones(next(sizes), np.uint8).sum()
-
-    assert driver.growth_of_later_call("float32", calls) == pytest.approx(2**26, rel=0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.cli
-def test_peak_memory_is_of_a_process_of_its_own():
-    here = driver.peak_bytes()
-    block = np.ones(2**28, np.uint8)  # more than what processes differ by without it
-    assert driver.peak_bytes() >= here  # this process only grows
-    assert 2**20 < driver.in_fresh_process(driver.peak_bytes) < here + block.nbytes
 
 
 def test_target_is_judged_by_its_worst_value():
@@ -194,18 +150,6 @@ def test_contenders_are_interleaved_and_a_process_fills_each_cache(run, measured
     assert "medians of 2 processes" in printed
 
 
-def test_goals_are_of_programs_seconds_and_cpu_seconds(run, measured):
-    _, targets, _ = run("predict, another_n, sklearn_fit")
-    goals = [(one["target"], one["worst"], one["reached"]) for one in targets]
-    assert goals == [
-        ("CPU seconds", 2.0, False),
-        ("CPU seconds", 5.0, False),
-        ("seconds", 0.5, True),
-        ("seconds", 0.5, True),
-        ("programs", 3.0, False),
-    ]
-
-
 def test_missing_contenders_are_reported(run, measured, monkeypatch):
     monkeypatch.setitem(sys.modules, "statsmodels.nonparametric.kernel_regression", None)
     monkeypatch.setitem(sys.modules, "statsmodels.nonparametric.smoothers_lowess", None)
@@ -216,13 +160,6 @@ def test_missing_contenders_are_reported(run, measured, monkeypatch):
     assert reasons.keys() == of_python | first.R_PACKAGES.keys()
     assert reasons["statsmodels, lowess"].startswith("statsmodels: not installed")
     assert "no R: np (Rscript: not installed)" in printed
-
-
-def test_call_without_its_package_has_no_numbers(run, measured, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    rows, targets, _ = run("sklearn_fit")
-    assert rows["sklearn_fit"]["median"] == {}
-    assert [one["reached"] for one in targets] == [None, None]
 
 
 @pytest.mark.parametrize("name", CALLS)

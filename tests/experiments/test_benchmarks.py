@@ -14,8 +14,7 @@ from paths import CONFIGS
 
 import attnkernel as ak
 from experiments.__main__ import main
-from experiments.benchmarks import attention, attention_contenders, gcv, modules, regression
-from experiments.benchmarks.benchmark import Results
+from experiments.benchmarks import attention_contenders, gcv, modules, regression
 from experiments.benchmarks.masks import EXAMPLES, share_of_blocks
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
@@ -70,22 +69,6 @@ def test_contenders_of_regression_agree(bench):
     assert "medians of up to 2 (× attnkernel, Blockwise)" in run.output
 
 
-def test_upper_bounds_compute_sums_of_exponentials():
-    a = np.linspace(0.0, 1.0, 6, dtype=np.float32)
-    expected = np.exp(-np.multiply.outer(a, a)).sum(axis=1)
-    both = jax.jit(lambda a: (regression.exp_and_sum(a), regression.exp_and_sum_in_blocks(a)))
-    for found in both(a):
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_contenders_that_need_too_much_memory_are_reported(bench):
-    tiny = ("n=[41]", "dim=[2]", "repeats=1", "max_memory_gib=2e-6")
-    (row,) = bench("bench_regression", *tiny).summary["table"]
-    assert row["unavailable"]["dense XLA"].startswith("needs ")
-    assert row["unavailable"]["scikit-learn"].startswith("needs a matrix of")
-
-
 @pytest.mark.slow
 def test_contenders_of_attention_agree(bench):
     found = bench("bench_attention", *ATTENTION).summary
@@ -107,21 +90,6 @@ def test_errors_of_attention_are_those_of_rounding(bench):
         unit = jnp.finfo(precision).eps
         for name, largest in row["largest"].items():
             assert 0.01 * unit < row["rms"][name] <= largest < 10 * unit
-
-
-def test_targets_of_attention_compare_long_and_short_sequences():
-    works = [(n, *work) for n in (256, 1024, 4096) for work in attention_contenders.WORKS]
-    table = [
-        {"length": n, "causal": causal, "phase": phase, "label": f"{n}, {causal}, {phase}"}
-        | {"median": {"attnkernel": n * (0.7 if causal else 1.0), "PyTorch": 1000.0}}
-        for n, causal, phase in works
-    ]
-    benchmark = attention.BenchAttention(study="bench_attention")
-    found = benchmark.targets(Results(table, {"memory": []}))
-    worst = {row["target"]: (row["worst"], row["reached"]) for row in found}
-    assert worst["causal, in times of full"] == (pytest.approx(0.7), False)
-    assert worst["times PyTorch, forward, up to 1024 tokens"] == (1.024, True)
-    assert worst["times PyTorch, + backward, above 1024 tokens"] == (4.096, False)
 
 
 @pytest.mark.slow

@@ -1,14 +1,12 @@
 """The commands `validate`, `show`, `schema` and `list`, every shipped config, and wrong usage."""
 
 import importlib
-import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -16,7 +14,6 @@ from marks import slow
 from paths import CONFIGS, ROOT
 from small_configs import DATA, HOLDOUT
 
-import attnkernel as ak
 from experiments.__main__ import main
 from experiments.config.kernels import BUILT_IN
 from experiments.config.registry import STUDIES
@@ -45,29 +42,6 @@ def test_validate_reports_every_config_and_runs_none(home, capsys):
     first, second = err.splitlines()
     assert first.startswith("bad.yaml:1: study: unknown name 'hold_out'")
     assert second.startswith("missing.yaml: there is no such file")
-
-
-def test_a_process_that_computes_says_so_before_it_imports(monkeypatch, capsys):
-    monkeypatch.setattr(ak, "cache_programs", lambda: None)
-    for words, expected in (
-        (["fit", "none.csv", "y ~ x"], "reading none.csv\n"),
-        (["run", "none.yaml"], "reading none.yaml\n"),
-        (["run", "none.yaml", "--quiet"], ""),
-        (["show", "none.yaml"], ""),
-    ):
-        monkeypatch.setattr(sys, "argv", ["experiments", *words])
-        assert main() == 2
-        assert capsys.readouterr().out == expected
-
-
-def test_a_large_sweep_says_how_many_members_are_valid(home, capsys, monkeypatch):
-    seconds = itertools.count(0.0, 2.5)  # each time that it asks
-    clock = SimpleNamespace(monotonic=lambda: next(seconds))
-    monkeypatch.setattr("experiments.runs.output_log.time", clock)
-    (home / "s.yaml").write_text("extends: holdout.yaml\nsweep:\n  grid:\n    seed: 0..2\n")
-    assert main(["validate", "s.yaml"]) == 0
-    ticks = [f"members: {done}/3  valid" for done in (1, 2, 3)]
-    assert capsys.readouterr().out.splitlines() == [*ticks, "s.yaml: valid, a sweep of 3 members"]
 
 
 def test_commands_that_draw_nothing_import_no_matplotlib(home):
@@ -157,12 +131,6 @@ WRONG_FIELDS = [  # a shipped config, a field whose value does not suit the stud
 @pytest.mark.parametrize(("name", "override", "message"), WRONG_FIELDS)
 def test_field_that_does_not_suit_its_study_is_refused(name, override, message, error_of):
     assert re.search(message, error_of("show", CONFIGS / f"{name}.yaml", override))
-
-
-def test_show_applies_overrides(home, capsys):
-    words = ["seed=7", "training.learning_rate=1e-2", 'name="1e-2"']
-    shown = show(home, capsys, "holdout.yaml", *words)
-    assert (shown.seed, shown.training.learning_rate, shown.name) == (7, 0.01, "1e-2")
 
 
 @pytest.mark.parametrize(

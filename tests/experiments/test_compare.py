@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from outputs import read_csv, read_json
 from small_configs import DATA, TRAINED
 
@@ -52,23 +51,6 @@ def test_configs_numbers_and_metrics_are_compared(runs, tmp_path, capsys):
     np.testing.assert_allclose(path[:, 1], own[1][:-1], rtol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("runs")
-def test_runs_of_different_lengths_and_series_share_a_figure(tmp_path, monkeypatch):
-    longer = ["training.steps=9", "hold_out=[7, 11]", "--out", str(tmp_path / "longer")]
-    assert main(["run", "c.yaml", *longer, "--quiet"]) == 0
-    out, figures = tmp_path / "all", []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
-    assert main(["compare", "results/slow", str(tmp_path / "longer"), "--out", str(out)]) == 0
-    with np.load(out / "figures" / "compare.npz") as arrays:
-        series = {key: rows.shape for key, rows in arrays.items() if key.startswith("loss")}
-    of_slow = dict.fromkeys(("loss/0/hold_out 2", "loss/0/hold_out 7"), (5, 2))
-    assert series == of_slow | dict.fromkeys(("loss/1/hold_out 7", "loss/1/hold_out 11"), (9, 2))
-    (legend,) = figures[0].legends
-    texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == ["slow", "longer", "held out 2", "held out 7", "held out 11"]
-
-
 def test_labels_name_rows_by_their_first_field():
     one = {"fits": [{"hold_out": 5, "lengthscale": 1.0}], "notes": []}
     other = {"fits": [{"hold_out": 9, "lengthscale": 2.0}], "criterion": 3.0}
@@ -76,12 +58,6 @@ def test_labels_name_rows_by_their_first_field():
     expected = ["held out 5: lengthscale", "criterion", "data, rows", "table 2: weight 3"]
     assert list(labels(names, [one]).values()) == expected
     assert labels(names, [one, other])["fits.0.lengthscale"] == "fits 1: lengthscale"
-
-
-def test_labels_that_are_not_unique_stay_dotted_names():
-    rows = {"fits": [{"hold_out": 5, "loss": 1.0}, {"hold_out": 5, "loss": 2.0}]}
-    assert list(labels(["fits.0.loss", "fits.1.loss"], [rows])) == ["fits.0.loss", "fits.1.loss"]
-    assert labels(["fits.0.loss", "fits.1.loss"], [rows])["fits.0.loss"] == "fits.0.loss"
 
 
 def test_index_has_a_line_for_each_run(runs, capsys):

@@ -1,6 +1,5 @@
 """`export`: a run for TensorBoard, MLflow and CSV; their packages only if they are installed."""
 
-import importlib
 import json
 import shutil
 import sys
@@ -168,35 +167,3 @@ def test_mlflow_gets_metrics_parameters_and_artifacts(run, monkeypatch, error_of
     assert names.index("log_artifact") < names.index("set_tag") < names.index("set_terminated")
     _, name, digest = client.set_tag.call_args.args  # of an export that is complete
     assert wanted == f"tags.{name} = '{digest}'"
-
-
-@pytest.mark.filterwarnings("default")
-def test_event_files_are_read_back(run):
-    pytest.importorskip("tensorboardX")
-    event_pb2 = importlib.import_module("tensorboardX.proto.event_pb2")
-    assert main(["export", run, "--to", "tensorboard", "--out", "tb"]) == 0
-    (path,) = Path("tb/holdout/one").glob("events*")
-    data, losses = path.read_bytes(), []
-    while data:  # length, its checksum, the event, its checksum
-        size = int.from_bytes(data[:8], "little")
-        event = event_pb2.Event.FromString(data[12 : 12 + size])
-        data = data[16 + size :]
-        found = [value.simple_value for value in event.summary.value if value.tag == LOSS]
-        losses += [(event.step, value) for value in found]
-    assert losses == [(step, pytest.approx(value, rel=1e-6)) for step, value in metrics_of(run)]
-
-
-@pytest.mark.filterwarnings("default")
-def test_store_of_mlflow_is_read_back(run):
-    mlflow = pytest.importorskip("mlflow")
-    pytest.importorskip("alembic")
-    assert main(["export", run, "--to", "mlflow", "--out", "store"]) == 0
-    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{Path('store/mlflow.db').resolve()}")
-    experiment = client.get_experiment_by_name("holdout").experiment_id
-    (found,) = client.search_runs([experiment])
-    assert found.info.status == "FINISHED"
-    assert found.data.params["data.n"] == "23"
-    losses = client.get_metric_history(found.info.run_id, LOSS)
-    assert [(one.step, one.value) for one in losses] == metrics_of(run)
-    assert len(list(Path("store/artifacts").rglob("training.png"))) == 1
-    assert main(["export", run, "--to", "mlflow", "--out", "store"]) == 2
