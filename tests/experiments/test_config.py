@@ -316,18 +316,6 @@ def test_base_of_a_base_is_the_last_to_be_asked(resolved, tmp_path):
     assert (config.training.steps, config.training.learning_rate) == (7, 0.125)
 
 
-def test_another_source_drops_the_fields_of_that_of_the_base(resolved):
-    config = resolved("extends: base.yaml\ndata: {source: bundled, name: mcycle}\n")
-    assert config.data.model_dump(exclude_defaults=True) == {"source": "bundled", "name": "mcycle"}
-
-
-def test_value_replaces_a_mapping_and_the_other_way_round(resolved, tmp_path, errors_of):
-    lines = errors_of("extends: base.yaml\ntraining: 3\n")
-    assert_one_error(lines, "config.yaml:2: training: expected a group of fields; got 3")
-    (tmp_path / "base.yaml").write_text(BASE.replace("seed: 5", "seed: {a: 1}"))
-    assert resolved("extends: base.yaml\nseed: 3\n").seed == 3
-
-
 @pytest.mark.usefixtures("blank_figures")
 def test_run_has_the_whole_config_and_needs_no_base():
     Path("base.yaml").write_text(DATA)
@@ -354,23 +342,12 @@ def test_errors_name_the_file_that_has_the_line(errors_of, tmp_path):
     assert [line.partition(": ")[0] for line in replaced] == ["config.yaml:2", "config.yaml:3"]
 
 
-def test_missing_field_is_reported_at_the_group_of_the_file(errors_of, tmp_path):
-    (tmp_path / "base.yaml").write_text("study: holdout\ndata: {source: csv}\nhold_out: [1]\n")
-    lines = errors_of("extends: base.yaml\nname: own\ndata:\n  x: a\n")
-    assert places(lines) == ["config.yaml:3: data.path: ", "config.yaml:3: data.y: "]
-
-
 def test_files_cannot_extend_each_other(errors_of, tmp_path):
     (tmp_path / "a.yaml").write_text(f"{BASE}extends: ./b.yaml\n")
     (tmp_path / "b.yaml").write_text("# b\nextends: a.yaml\n")
     lines = errors_of("extends: a.yaml\n")
     assert_one_error(lines, "b.yaml:2: extends: ", "config.yaml -> a.yaml -> b.yaml -> a.yaml")
     assert_one_error(errors_of("extends: config.yaml\n"), "config.yaml:1: extends: ", "itself")
-
-
-def test_base_that_is_not_yaml_is_named(errors_of, tmp_path):
-    (tmp_path / "base.yaml").write_text("study: [\n")
-    assert_one_error(errors_of(OWN), "base.yaml:", "not YAML")
 
 
 @pytest.mark.parametrize("field", ["extends", "sweep", "sweep.grid"])

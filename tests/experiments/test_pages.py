@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +10,6 @@ from marks import in_chromium, slow
 from paths import CONFIGS
 
 import attnkernel as ak
-from experiments import pages
 from experiments.__main__ import main
 from experiments.config.kernels import BUILT_IN, KERNELS
 from experiments.pages._study_pages import patterns
@@ -355,10 +353,3 @@ def test_page_of_a_users_kernel_is_refused(error_of, monkeypatch):
     monkeypatch.setitem(KERNELS, "mine", ak.Laplace)
     error = error_of("page", CONFIGS / "cps71.yaml", "model.kernel=mine", "--out", "page.html")
     assert "a page knows these alone" in error
-
-
-def test_page_that_cannot_be_written_is_reported(error_of, monkeypatch):
-    monkeypatch.setattr(pages, "make", lambda *_: {"": "a page"})
-    Path("file").touch()
-    error = error_of("page", CONFIGS / "retrieval_rule.yaml", "--out", "file/page.html")
-    assert "cannot be written" in error

@@ -25,7 +25,6 @@ from attnkernel.data._records import Records
 from experiments.__main__ import main
 from experiments.config.schema import Csv, CsvWithNewRows
 from experiments.reports.effects import table_of_values
-from experiments.reports.regression import note_of_labels
 from experiments.runs.output_log import OutputLog
 from experiments.runs.runner import load
 from experiments.studies.regression import ColumnModel
@@ -379,14 +378,6 @@ def test_a_family_from_the_shell_is_a_local_likelihood(tmp_path, x64):
     np.testing.assert_allclose(shown, numbers, rtol=1e-6)
     quartiles = np.quantile(x, [0.25, 0.5, 0.75])
     np.testing.assert_allclose([row["fit"] for row in found["values"]], fit(quartiles), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("y", "family"), [([0, 1, 1], "binomial"), ([0, 3, 1], "poisson"), ([0.5, 1, 0], None)]
-)
-def test_a_family_is_proposed_for_labels_that_have_one(y, family):
-    notes = note_of_labels(np.array(y, float))
-    assert [f"model.family={family}" in note for note in notes] == [True] * (family is not None)
 
 
 @pytest.mark.slow

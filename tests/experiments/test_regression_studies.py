@@ -93,18 +93,6 @@ def test_peers_are_compared_and_missing_ones_reported(run_study, monkeypatch):
     assert any("kerneljax lc (kerneljax: not installed" in note for note in found["notes"])
 
 
-@pytest.mark.slow
-def test_peers_that_would_exceed_the_time_limit_are_reported(run_study):
-    some = "contenders=[attnkernel, neighbours, KernelRegressor]"
-    found = run_study("peers", *TINY, "max_run_seconds=1e-9", some).summary
-    (row,) = found["table"]
-    assert list(row["median"]) == ["attnkernel", "neighbours", "KernelRegressor"]
-    assert list(row["folds"]) == ["attnkernel", "KernelRegressor"]
-    assert row["seconds"]["neighbours"] == [row["first"]["neighbours"]]
-    assert any("neighbours at ethanol: its folds are not run" in note for note in found["notes"])
-    assert found["targets"][1]["reached"] is None
-
-
 def test_each_row_is_predicted_by_a_fit_without_its_fold():
     def fit(x, y):
         def predict(at, level):
@@ -143,21 +131,6 @@ def test_targets_compare_times_only_of_peers_that_are_as_accurate():
     assert reduced_error["reached"]
     assert reduced_error["target"] == "attnkernel, bias reduced: error over the minimum"
     assert reduced_faster["values"] == pytest.approx({"a, equal": 15.0, "b, better": 2.5})
-
-
-def test_kernel_regressor_is_compared_with_the_better_of_ridge_and_neighbours():
-    r_squared = {
-        "a": {"KernelRegressor": 0.5, "ridge": 0.4, "neighbours": 0.52},
-        "b": {"KernelRegressor": 0.5, "ridge": 0.505, "neighbours": 0.3},
-        "c": {"KernelRegressor": 0.5, "ridge": 0.9},  # no neighbours
-    }
-    rows = [
-        {"data": data, "folds": {name: {"r_squared": value} for name, value in found.items()}}
-        for data, found in r_squared.items()
-    ]
-    (less,) = PEERS.targets(Results(rows, {}))
-    assert less["values"] == pytest.approx({"a": -0.02, "b": -0.005})
-    assert not less["reached"]
 
 
 @pytest.mark.slow
@@ -273,28 +246,6 @@ def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run_study, 
     ours = summary["small_samples"][0]
     assert (ours["contender"], ours["run"], ours["errors"]) == ("attnkernel", 12, 0)
     assert ours["not finite"] == ours["not positive"] == ours["outside"] == 0
-
-
-@pytest.mark.slow
-def test_invalid_bandwidths_are_counted():
-    x = np.linspace(0.0, 1.0, 11)[:, None]
-    results = [np.array([h]) for h in (0.2, -0.2, 0.0, np.nan, 100.0)] + [None]
-    counted = selection.count("it", [(x, x[:, 0])] * 7, results)
-    kinds = {"errors": 1, "not finite": 1, "not positive": 2, "outside": 1}
-    assert counted == {"contender": "it", "run": 6} | kinds
-
-
-@pytest.mark.parametrize("dim", [1, 2])
-def test_small_samples_have_ties_outliers_and_a_constant_label(dim):
-    samples = [selection.small_sample(np.random.default_rng(i), 8, dim, 6 * i) for i in range(5)]
-    ties, outliers, constant = samples[1], samples[2], samples[3]
-    assert len(np.unique(ties[0][:, 0])) < 8
-    assert np.ptp(outliers[0]) > 1e3 * np.ptp(samples[0][0])
-    assert 0 < np.ptp(constant[1]) < 1e-10
-    for x, y in samples:
-        assert x.shape == (8, dim)
-        assert np.ptp(x[:, 0]) > 0
-        assert np.ptp(y) > 0
 
 
 MILLION = ("fits=[{n: 300, dim: 1}]", "curve=5", "sizes=[200]", "dims=[1]", "repeats=1")

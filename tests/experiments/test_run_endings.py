@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -98,13 +97,6 @@ def test_run_without_a_terminal_prints_plain_lines_with_the_loss(capsys):
     assert steps == ["1", "2", "3", "4", "5"]
 
 
-def test_run_prints_a_table_and_its_files(capsys):
-    assert main(["run", "lengthscales.yaml", "--out", "out"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines[-2:]] == written("lengthscales")
-    assert any(line.split()[:1] == ["0.3"] for line in lines)
-
-
 @pytest.mark.parametrize("out", ["a[bold]b", "a[/b]"])
 def test_run_directory_may_have_square_brackets(capsys, out):
     assert main(["run", "data.yaml", "--out", out]) == 0
@@ -147,21 +139,6 @@ def test_interrupt_stops_after_the_current_chunk(home, monkeypatch, capsys, inte
     assert "python -m experiments resume out" in told
     assert read_json(home / "out" / "meta.json")["seconds"]["total"] > 0
     assert signal.getsignal(signal.SIGINT) is handler
-
-
-@pytest.mark.slow
-@pytest.mark.cli
-def test_interrupt_while_a_program_compiles(home):
-    with start("run", "holdout.yaml", "--out", "out") as process:
-        while not (home / "out" / "status.json").exists():  # the training starts with it
-            time.sleep(0.05)
-            assert process.poll() is None
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert "\ninterrupted; " in err
-    assert read_json(home / "out" / "status.json")["state"] == "interrupted"
 
 
 # --- failed ---
@@ -351,15 +328,6 @@ def test_sources_without_changes_or_git_have_no_patch(checkout, home):
     assert (clean.record["changed"], clean.patch) == (False, b"")
     assert "patch" not in clean.record
     assert read_sources(home / "nowhere") == Sources(None, b"")
-
-
-def test_long_patch_is_cut_and_said_to_be_incomplete(checkout, monkeypatch):
-    change(checkout)
-    whole = read_sources(checkout)
-    monkeypatch.setattr("experiments.runs.provenance.MAX_PATCH_BYTES", 10)
-    cut = read_sources(checkout)
-    assert cut.patch == whole.patch[:10]
-    assert cut.record["patch"] == whole.record["patch"] | {"complete": False}
 
 
 def test_patch_is_kept_in_the_run_and_another_when_it_is_resumed(monkeypatch):

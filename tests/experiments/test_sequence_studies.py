@@ -4,13 +4,10 @@ heads as an ensemble of smoothers; figures are legible."""
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import matplotlib as mpl
 import numpy as np
 import pytest
 from least_squares import local_polynomial
 
-import attnkernel as ak
-from experiments.benchmarks.selection import BenchSelection
 from experiments.config.registry import STUDIES
 from experiments.reports.figures import smoothing_verdicts
 from experiments.reports.predictions import half_width
@@ -235,28 +232,6 @@ def test_sizes_of_heads_are_compared(run_study):
     assert len(run.summary["predictions"]) == 6
 
 
-def test_colours_stand_out_from_light_and_dark(contrast_ratio):
-    for style in (ak.plot.STYLE, ak.plot.DARK):
-        with mpl.rc_context(style):
-            assert contrast_ratio(ak.plot.ink(), ak.plot.paper()) > 12
-            for color in (ak.plot.GREY, ak.plot.BLUE, ak.plot.ORANGE, ak.plot.GREEN):
-                assert contrast_ratio(color, ak.plot.paper()) > 3
-            for color in (ak.plot.PURPLE, ak.plot.SKY):  # lighter: lines, never text
-                assert contrast_ratio(color, ak.plot.paper()) > 2
-
-
-@pytest.mark.slow
-def test_titles_of_a_study_state_its_findings(run_study):
-    assert list(run_study("data", style="dark").figures) == ["data"]
-    figures = run_study("lengthscales", "lengthscales=[3.0, 0.25, 0.05]", style="dark").figures
-    titles = [ax.get_title() for ax in figures["lengthscales"].axes]
-    assert titles == [
-        "√2 ℓ = 3: oversmoothed",
-        "√2 ℓ = 0.25: lowest error",
-        "√2 ℓ = 0.05: undersmoothed",
-    ]
-
-
 def test_smoothing_is_judged_by_the_minimum_error():
     nan = float("nan")
     found = smoothing_verdicts([0.1, 0.2, 0.3, 0.4, 0.5], [1.2, 1.0, 1.04, nan, 1.06])
@@ -264,10 +239,3 @@ def test_smoothing_is_judged_by_the_minimum_error():
     assert found == ["undersmoothed", "lowest error", as_good, missing, "oversmoothed"]
     assert smoothing_verdicts([0.1, 0.2], [nan, nan]) == [missing, missing]
     assert smoothing_verdicts([0.1], [0.25]) == ["error 0.25"]
-
-
-def test_panel_of_a_benchmark_names_the_fastest_other_contender():
-    study = BenchSelection(study="bench_selection")
-    median = {"attnkernel": 0.2, "kerneljax": 0.5, "statsmodels": 3.0}
-    assert study.finding({"median": median}) == "kerneljax: 2.5 × the time of attnkernel"
-    assert study.finding({"median": {"attnkernel": 0.2}}) == ""

@@ -92,15 +92,6 @@ def test_section_of_the_base_is_merged():
     assert {member.study.seed for member in members} == {1}
 
 
-def test_fields_of_another_source_are_set_after_it():
-    Path("s.yaml").write_text(
-        "extends: base.yaml\nsweep:\n  points:\n"
-        "    - {data.name: mcycle, data.source: bundled}\n    - {data.n: 20}\n"
-    )
-    one, two = read_plan(Path("s.yaml"), []).members()
-    assert (one.study.data.name, two.study.data.n) == ("mcycle", 20)
-
-
 # --- distributions ---
 
 N = 2000
