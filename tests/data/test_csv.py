@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from marks import slow
-from outputs import read_json
 from refusals import assert_raises
 from small_configs import CSV, FIT_OF_CSV
 
@@ -120,7 +119,6 @@ def near(start, step, rows):
     return "a,b\n" + "".join(f"{start + i * step},{i}\n" for i in range(rows))
 
 
-EMPTY = "mine.csv is empty", "header"
 KNOWN = "no column for ", "'a', 'b', 'c'"
 FLOAT32 = ["precision=float32"]
 REFUSED = {  # the file, overrides of the config, and what the error says
@@ -128,31 +126,18 @@ REFUSED = {  # the file, overrides of the config, and what the error says
     "no path": (CSV, ['data.path=""'], "is a directory"),
     "path below a file": (CSV, ["data.path=mine.csv/below.csv"], "mine.csv/below.csv"),
     "long path": (CSV, ["data.path=" + "x" * 300], "xxx"),
-    "null byte in the path": (CSV, ['data.path="mine\\0.csv"'], "mine"),
-    "empty": ("", [], *EMPTY),
-    "one line end": ("\n", [], *EMPTY),
-    "blank lines": ("\n\n  \n", [], *EMPTY),
-    "byte order mark": ("\ufeff", [], *EMPTY),
+    "empty": ("", [], "mine.csv is empty", "header"),
     "unknown input": (CSV, ["data.x=age"], "'age';", *KNOWN),
-    "unknown second input": (CSV, ["data.x=[a, age]"], "'age';", *KNOWN),
     "unknown label": (CSV, ["data.y=age"], "'age';", *KNOWN),
-    "capital letter": (CSV, ["data.x=A"], "'A';", *KNOWN),
-    "two unknown columns": (CSV, ["data.x=[age, a]", "data.y=wage"], "'age', 'wage'"),
     "semicolons": (CSV.replace(",", ";"), [], "'a;b;c'"),
     "word": (CSV.replace("1.5", "x"), ["data.x=[a, c]"], "row 2 (line 3), column 'c'", "'x'"),
     "long row": (CSV + "1,2,3,4\n", [], "mine.csv, row 9 (line 10): ", "4 cells", "3"),
-    "short row": (CSV + "1,2\n", [], "mine.csv, row 9 (line 10): ", "2 cells", "3"),
-    "one cell": (CSV + "1\n", [], "mine.csv, row 9 (line 10): ", "1 cell", "3"),
     "unclosed quote": ('a,b,c\n1,2,3\n"2,3,4\n3,4,5\n4,5,6\n', [], "mine.csv, line 3"),
     "constant": ("a,b\n1,2\n1,3\n1,4\n", ["data.x=a"], "constant", "[1.0]"),
-    "constants": ("a,b,c\n1,2,3\n1,3,3\n1,4,3\n", ["data.x=[a, c]"], "constant", "[1.0, 3.0]"),
     "constant in float32": (near(1e9 + 1, 1, 3), FLOAT32, "different numbers become 1 in float32"),
     "equal in float32": (near(1000, 1e-6, 100), FLOAT32, "'a'", "100 different numbers become 3"),
-    "equal in float32, advice": (near(1000, 1e-6, 100), FLOAT32, "float64"),
     "beyond float32": ("a,b\n1,1\n2,1e39\n3,3\n", FLOAT32, "row 2 (line 3), column 'b'", "1e+39"),
     "label as input": (CSV, ["data.x=b"], "'b' is both input and label"),
-    "label among inputs": (CSV, ["data.x=[a, b]"], "'b' is both input and label"),
-    "input twice": (CSV, ["data.x=[a, a]"], "'a'", "twice"),
     "column twice": ("a,a,b\n1,2,3\n2,3,4\n3,3,3\n", [], "'a'", "twice"),
     "not UTF-8": (b"a,b\n1,2\n\xe9,3\n", [], "mine.csv is not UTF-8", "byte 8"),
 }
@@ -197,7 +182,7 @@ def test_a_file_of_one_endless_line(tmp_path):
 
 @pytest.mark.slow
 def test_memory_of_reading_a_large_file_is_as_documented(tmp_path):
-    rows, line = 12_000, "%d,0.5,some more words that nobody asked for\n"
+    rows, line = 4000, "%d,0.5,some more words that nobody asked for\n"
     with (tmp_path / "large.csv").open("w") as file:
         file.write("x,y,words\n")
         file.writelines(line % i for i in range(rows))
@@ -216,40 +201,6 @@ def test_the_byte_that_is_no_utf8_is_found_beyond_the_first_block(tmp_path):
     text = b"x,y,z\n" + (b"1,2," + b"3" * 10_000 + b"\n") * 120 + "ä".encode()
     (tmp_path / "a.csv").write_bytes(text[:-1] + b"\n")
     assert_raises(rf"byte {len(text) - 2}\)", ak.data.read_csv, tmp_path / "a.csv", x="x", y="y")
-
-
-FIT = FIT_OF_CSV + "starts: 2\ngrid: 20\n"
-HOLDOUT = FIT_OF_CSV.replace("leave_one_out", "holdout")
-HOLDOUT += "training: {steps: 4}\nhold_out: [1, 0.5]\n"
-
-
-def bumps():
-    """Two waves in a, on a slope in c, and noise: a lengthscale that data can tell."""
-    rng = np.random.default_rng(0)
-    a, c = rng.uniform(0.0, 10.0, 60), rng.uniform(0.0, 2.0, 60)
-    b = np.sin(a) + 0.5 * c + 0.3 * rng.normal(size=60)
-    rows = zip(a, b, c, strict=True)
-    return "a,b,c\n" + "".join(f"{x:.6f},{y:.6f},{z:.6f}\n" for x, y, z in rows)
-
-
-@pytest.mark.parametrize(
-    ("config", "columns"),
-    [
-        slow(HOLDOUT, ["a", "c"], id="holdout, two inputs"),
-        slow(FIT, ["a"], id="leave_one_out, one input"),
-        slow(FIT, ["a", "c"], id="leave_one_out, two inputs"),
-    ],
-)
-def test_fit_to_a_file(written, tmp_path, config, columns):
-    written(bumps())
-    (tmp_path / "config.yaml").write_text(config)
-    inputs = f"data.x=[{', '.join(columns)}]"
-    assert main(["run", "config.yaml", "--quiet", "--out", "out", inputs]) == 0
-    summary = read_json("out/summary.json")
-    assert summary["data"] == {"rows": 60, "inputs": columns, "label": "b"}
-    fits = summary.get("fits", [summary])
-    assert all(0 < fit["lengthscale"] < 10 for fit in fits)
-    assert all(0 < fit.get("leave_one_out", fit.get("criterion")) < 2 for fit in fits)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Benchmarks: contenders agree or fail, and missing ones are reported; no time is asserted."""
 
 import importlib
-import types
+import sys
 from pathlib import Path
 
 import jax
@@ -154,8 +154,8 @@ RECURRENT = ("length=[16]", "heads=2", "dim=4", "repeats=1")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layers", [["linear"], ["channel decay", "gated delta", "Mesa"]])
-def test_each_layer_is_timed_in_chunks_and_by_a_scan(run_study, layers):
+def test_each_layer_is_timed_in_chunks_and_by_a_scan(run_study):
+    layers = ["channel decay", "gated delta"]
     table = run_study("bench_recurrent", *RECURRENT, f"layers={layers}").summary["table"]
     assert [row["layer"] for row in table] == [layer for layer in layers for _ in range(2)]
     for row in table:
@@ -164,12 +164,11 @@ def test_each_layer_is_timed_in_chunks_and_by_a_scan(run_study, layers):
 
 
 MASKS = ("length=64", "block=8", "heads=2", "dim=4", "repeats=1")
-OTHERS = ["causal", "prefix", "documents", "ALiBi", "neighbourhood", "dilated window"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("examples", [["tiled neighbourhood", "soft cap"], OTHERS])
-def test_each_example_is_timed_and_has_a_share_of_blocks(run_study, examples):
+def test_each_example_is_timed_and_has_a_share_of_blocks(run_study):
+    examples = ["tiled neighbourhood", "documents", "soft cap", "ALiBi"]
     table = run_study("bench_masks", *MASKS, f"examples={examples}").summary["table"]
     assert [row["example"] for row in table] == examples
     for row in table:
@@ -187,50 +186,15 @@ def test_shares_of_blocks():
     assert share_of_blocks(EXAMPLES["ALiBi"](64, 2), 64, 8) == 1.0
 
 
-OFFSET, FACTOR = 0.01, 1.02  # of the curve and the criterion of the peer, by which they are wrong
-
-
-def criterion(x, y, bandwidth, order):
-    hat = local_polynomial(x, x, bandwidth, order)
-    return np.mean((y - hat @ y) ** 2) / (1.0 - np.trace(hat) / len(x)) ** 2
-
-
-def stand_in():
-    """A `fastlpr` by NumPy, with a curve that is off by a constant.
-
-    Bandwidths are in standard deviations of the inputs, as fastLPR takes them.
-    """
-
-    def cv_fastlpr(x, y, bandwidths, options):
-        assert options["dstd"] == 0
-        order, at, unit = options["order"], bandwidths[:, 0], np.std(x, ddof=1)
-        values = np.array([criterion(x[:, 0], y, unit * h, order) for h in at])
-        found = {"gcv_m": FACTOR * values}
-        best = at[np.argmin(values)]
-        return types.SimpleNamespace(h=np.array([best]), x=x[:, 0], y=y, order=order, gcv=found)
-
-    def predict(fitted, at):
-        bandwidth = np.std(fitted.x, ddof=1) * fitted.h[0]
-        hat = local_polynomial(at[:, 0], fitted.x, bandwidth, fitted.order)
-        return (hat @ fitted.y)[:, None] + OFFSET
-
-    return types.SimpleNamespace(cv_fastlpr=cv_fastlpr, fastlpr_predict=predict)
-
-
 @pytest.mark.slow
 @needs_finufft
 def test_criteria_and_errors_are_those_of_numpy(x64, run_study, monkeypatch):
-    monkeypatch.setattr(gcv, "optional_import", lambda name: stand_in())
-    rows = run_study("bench_gcv", "n=[200]", "orders=[1]", "repeats=1").summary["table"]
+    monkeypatch.setitem(sys.modules, "fastlpr", None)
+    (row,) = run_study("bench_gcv", "n=[200]", "orders=[1]", "repeats=1").summary["table"]
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(2024), n=200)
     x, y = np.asarray(data.x[:, 0]), np.asarray(data.y)
-    assert [row["order"] for row in rows] == [1]
-    for row in rows:
-        for name in (gcv.OURS, gcv.FASTLPR):
-            expected = criterion(x, y, row["bandwidth"][name], row["order"])
-            np.testing.assert_allclose(row["criterion"][name], expected, rtol=1e-7)
-        assert 0.0 < row["criterion_above_ours"][gcv.FASTLPR] < 0.01
-        assert row["criterion_error"][gcv.OURS] < 1e-5
-        assert row["criterion_error"][gcv.FASTLPR] == pytest.approx(FACTOR - 1.0, rel=1e-4)
-        assert row["curve_error"][gcv.OURS] < 1e-5
-        assert row["curve_error"][gcv.FASTLPR] == pytest.approx(OFFSET, rel=1e-6)
+    hat = local_polynomial(x, x, row["bandwidth"][gcv.OURS], 1)
+    expected = np.mean((y - hat @ y) ** 2) / (1.0 - np.trace(hat) / len(x)) ** 2
+    np.testing.assert_allclose(row["criterion"][gcv.OURS], expected, rtol=1e-7)
+    assert row["criterion_error"][gcv.OURS] < 1e-5
+    assert row["curve_error"][gcv.OURS] < 1e-5

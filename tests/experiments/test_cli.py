@@ -120,10 +120,8 @@ WRONG_FIELDS = [  # a shipped config, a field whose value does not suit the stud
     ("boundary", "lengthscales=[0.0001, 0.01]", r"lengthscales: .*0\.0005.*20000.*0\.125"),
     ("peers", "folds=80", r"folds: .*58.*data\.1.*88.*80"),
     ("retrieval_rule", "prior=[1.0, 2.0]", "priors.*2 and 5"),
-    ("sentence", "sentences=[{tokens: [a, b, c], roles: [noun, verb]}]", "2 roles and 3 tokens"),
     ("associative_recall", "key_tokens=4", "expected at most as many pairs as keys"),
     ("bench_latency", "calls=[fit, fits]", r"calls\.1: expected one of import, fit"),
-    ("bench_latency", "calls=[]", "calls"),
     ("million", "precision=float32", "did you mean .float64"),
 ]
 

@@ -6,23 +6,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small_configs import BENCH, DATA, HEADS, HOLDOUT, LEAVE_ONE_OUT, assert_one_error, places
+from small_configs import DATA, HEADS, HOLDOUT, LEAVE_ONE_OUT, assert_one_error, places
 
 from experiments.__main__ import main
 
 # a config, where its error is, and words of it
 UNKNOWN = [
     (HOLDOUT + "trainin: 3\n", "8: trainin: unknown field", "'training'"),
-    (HOLDOUT + "model: {lengthscal: 1}\n", "8: model.lengthscal: unknown", "'lengthscale'"),
     (HOLDOUT.replace("steps", "step"), "6: training.step: unknown", "'steps'"),
-    (HOLDOUT.replace(" n:", " nn:"), "4: data.nn: unknown field", "'n'"),
-    (LEAVE_ONE_OUT + "  z: a\n", "5: data.z: unknown field", "source, name, x, y"),
     ("study: hold_out\n", "1: study: ", "'hold_out'", "'holdout'"),
-    ("seed: 1\nstudy: loo\n", "2: study: ", "'loo'", "leave_one_out"),
     (HOLDOUT.replace("steps: 4", "optimizer: Adams"), "6: training", "'Adams'", "'adam'"),
-    (HOLDOUT + "model:\n  kernel: gausian\n", "9: model.kernel: ", "'gausian'", "'gaussian'"),
     (HOLDOUT + "model: {convention: halved}\n", "8: model.conv", "'halved'", "'unhalved'"),
-    (HOLDOUT + "precision: float46\n", "8: precision: ", "'float46'", "'float64'"),
     (HOLDOUT.replace("heter", "heder"), "3: data.source: ", "'hed", "'heteroskedastic'"),
     (LEAVE_ONE_OUT.replace("mcycle", "mcycel"), "4: data.name: ", "'mcycel'", "'mcycle'"),
 ]
@@ -42,12 +36,10 @@ WRONG = [
         for steps, came in {"four": "'four'", "4.0": "4.0", "true": "True", "[4]": "[4]"}.items()
     ),
     (HOLDOUT.replace("4", '"4"'), "6: training.steps: ", "integer", "'4'"),
-    (HOLDOUT.replace("steps: 4", "learning_rate: true"), "6: train", "True"),
     (HOLDOUT + "name: 5\n", "8: name: ", "quote it", "5"),
     (HOLDOUT + "legacy_prng: 1\n", "8: legacy_prng: ", "bool", "1"),
     (HOLDOUT.replace("[1, 0.5]", "1"), "7: hold_out: ", "list", "1"),
     (HEADS + "model: 1.0\n", "4: model: ", "1.0"),
-    (HEADS + "model: [1.0]\n", "4: model: ", "[1.0]"),
     (HEADS.replace("[1, 2]", "[1, two]"), "3: heads.1: ", "integer", "'two'"),
     (LEAVE_ONE_OUT + "  x: 3\n", "5: data.x: ", "3"),
     (LEAVE_ONE_OUT.partition("data")[0] + "data: mcycle\n", "2: data: "),
@@ -67,9 +59,7 @@ WRONG = [
     (HOLDOUT.replace("20", "1" + "0" * 20), "4: data.n: "),
     (HOLDOUT + "seed: -1\n", "8: seed: ", "-1"),
     (HOLDOUT + "seed: 4294967296\n", "8: seed: ", "4294967296"),
-    (HEADS.replace("[1, 2]", "[1, 0]"), "3: heads.1: ", "0"),
     (HEADS.replace("[1, 2]", "[]"), "3: heads: ", "[]"),
-    (BENCH + "heads: [1, 0]\n", "4: heads", "0"),
     *(
         (HOLDOUT.replace("0.5", size), "7: hold_out.1: ", "got ")
         for size in ("half", "true", "0", "-1", "1.5", "-0.5", ".nan", "[1]")
@@ -79,9 +69,6 @@ WRONG = [
         for size, rows in (("20", 20), ("21", 21), ("0.99", 20))
     ),
     (HEADS + "hold_out: 20\n", "4: hold_out: ", "holding out 20 rows", "have 20"),
-    (HEADS + "hold_out: -0.5\n", "4: hold_out: ", "got -0.5"),
-    (BENCH.replace("[1]", "[1, 20]"), "3: hold_out", "20"),
-    (BENCH.replace("[1]", "[1, 0]"), "3: hold_out", "got 0"),
     # positive and finite
     *(
         (HOLDOUT + f"model: {{lengthscale: {value}}}\n", "8: model.lengthscale: ", came)
@@ -96,13 +83,11 @@ WRONG = [
     (HOLDOUT + f"name: {'x' * 65}\n", "8: name: ", "x" * 65),
     # at the line of their group
     (HOLDOUT.replace("hold_out: [1, 0.5]\n", ""), "1: hold_out: is required"),
-    ("study: leave_one_out\n", "1: data: is required"),
     (LEAVE_ONE_OUT.replace("  name: mcycle\n", ""), "2: data.name: is required"),
     (LEAVE_ONE_OUT.replace("  source: bundled\n", ""), "2: data: needs the field"),
     # two of a kind
     (HOLDOUT + "study: heads\n", "8: study: given twice", "config.yaml:1"),
     (STEPS_TWICE, "7: training.steps: given twice", "config.yaml:6"),
-    (HEADS + "model: {kernel: a, kernel: b}\n", "4: model.kernel: ", "twice"),
     *(
         (f"{TWO_INPUTS}study: {study}\n", "1: data: ", "one input", "data.x")
         for study in ("data", "lengthscales\nlengthscales: [1.0]")
@@ -110,7 +95,6 @@ WRONG = [
     # YAML
     (HOLDOUT + "name: &word x\nseed: *word\n", "8: ", "anchors and aliases"),
     (HOLDOUT + "name: x\nseed: *word\n", "9: ", "anchors and aliases"),
-    (HOLDOUT + "name: x\nseed: &word 3\n", "9: ", "anchors and aliases"),
     *(
         (text, "1: expected a mapping")
         for text in ("", "# nothing\n", "- a\n", "hello\n", "3\n", "null\n")
@@ -193,11 +177,6 @@ def test_long_errors_are_cut(errors_of):
     assert (len(lines), lines[-1]) == (21, "and 185 more")
     (line,) = errors_of(HOLDOUT + f"name: [{'long, ' * 3000}]\n")
     assert len(line) < 200
-    columns = "\n".join(f"    - column {i}" for i in range(200))
-    (line,) = errors_of(
-        f"study: regression\ndata:\n  source: bundled\n  name: cps71\n  x:\n{columns}"
-    )
-    assert 900 < len(line) < 1100
 
 
 # --- values that belong together ---

@@ -149,13 +149,10 @@ WRONG = [  # a section, and the error: its line and field after "s.yaml:"
     ("{grd: {seed: [1]}}", "2: sweep.grd: unknown field; did you mean 'grid'"),
     ("\n  grid:\n    seed: 3", "4: sweep.grid.seed: expected .*; got 3"),
     ("\n  grid:\n    seed: some", r"4: sweep.grid.seed: .*range such as 0\.\.9; got 'some'"),
-    ("\n  grid:\n    seed: 5..3", "4: sweep.grid.seed: expected a range upwards"),
     ("\n  grid:\n    seed: []", "4: sweep.grid.seed: expected a list of values"),
-    ("\n  grid:\n    seed: [1, x]", "4: seed: .*'x'"),
     ("\n  grid:\n    sed: [1, 2]", "4: sed: unknown field; did you mean 'seed'"),
     ("\n  grid:\n    hold_out: [[31], [5]]", "4: hold_out.0: .*31 rows"),
     ("\n  points:\n    - {}", "4: sweep.points.0: expected at least 1"),
-    ("\n  points:\n    - {seed: x}", "4: seed: .*'x'"),
     (
         "\n  grid: {seed: 0..9999}"
         "\n  random: {number: 99, fields: {model.lengthscale: {uniform: [1, 2]}}}",
@@ -163,7 +160,6 @@ WRONG = [  # a section, and the error: its line and field after "s.yaml:"
     ),
     ("{grid: {seed: [1]}, points: [{seed: 2}]}", "2: sweep: seed is set by grid and by points"),
     (RANDOM + "{unifrm: [0, 1]}", "6: sweep.random.fields.seed.unifrm: unknown .* 'uniform'"),
-    (RANDOM + "{uniform: [0, 1], choice: [1]}", "6: sweep.random.fields.seed: expected one of uni"),
     (RANDOM + "{log_uniform: [0, 1]}", "6: sweep.random.fields.seed: log_uniform: expected posi"),
     (RANDOM + "{integers: [3, 1]}", r"6: sweep.random.fields.seed.integers: expected \[lowest, "),
     ("\n  random: {number: 3}", "3: sweep.random.fields: is required"),
@@ -337,7 +333,6 @@ def test_rounds_refuse_what_would_break_them(arguments, message, capsys):
         ("factor: 2", "factor: 1", "r.yaml:14: sweep.rounds.factor: expected "),
         ("    budget: training.steps\n", "", "r.yaml:10: sweep.rounds.budget: is required"),
         ("budget: training.steps", "budget: training.step", "r.yaml:11: training.step: unknown"),
-        ("budget: training.steps", "budget: seed", "sweep: seed is set by grid and by rounds"),
         ("metric: fits.0.loss", "metric: 3", "r.yaml:15: sweep.rounds.metric: expected "),
     ],
 )

@@ -20,11 +20,6 @@ data:
   source: bundled
   name: mcycle
 """
-BENCH = """\
-study: bench_training
-data: {source: heteroskedastic, n: 20}
-hold_out: [1]
-"""
 DATA = "study: data\ndata: {source: heteroskedastic, n: 20}\n"
 CSV = "a,b,c\n1,2,0.5\n2,3,1.5\n3,5,0.0\n4,4,2.5\n5,4.5,1.0\n6,6,2.0\n7,5.5,0.2\n8,7,1.2\n"
 FIT_OF_CSV = """\
