@@ -64,11 +64,6 @@ def test_import_brings_in_nothing_heavy():
     assert (done.returncode, done.stdout.strip()) == (0, "[]")
 
 
-def test_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="'atend'"):
-        ak.atend  # noqa: B018
-
-
 def test_the_compiler_does_not_read_what_it_has_overwritten():
     """jax 0.11.1 does, on a CPU (openxla/xla#49176): pyproject.toml leaves it out."""
     rows = np.arange(12.0, dtype=np.float32).reshape(4, 3)

@@ -64,12 +64,6 @@ def test_fit_draws_points_and_curve(fitted, ax):
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("x", "y")
 
 
-def test_fit_makes_its_own_axes(fitted):
-    axes = ak.plot.fit(fitted)
-    assert len(axes.lines) == 2
-    mpl.pyplot.close(axes.figure)
-
-
 def test_fit_of_two_inputs_shows_predicted_against_observed(fitted, ax):
     rng = np.random.default_rng(0)
     x, y = on_device(rng.normal(size=(12, 2)), rng.normal(size=12))
@@ -105,16 +99,6 @@ def test_criterion_of_another_objective_has_no_mark(fitted, ax):
     assert curve.get_ydata()[4] == pytest.approx(expected, rel=1e-3)  # at 0.5
     assert ax.get_ylabel() == "AICc"
     assert not ax.get_title()
-    ak.plot.criterion(fitted, np.geomspace(0.05, 5.0, 9), ax=ax)
-    assert ax.get_ylabel() == "leave-one-out error (squared units of y)"
-
-
-def test_criterion_of_a_local_likelihood_is_its_deviance(fitted, ax):
-    model = ak.LocalLikelihood(fitted.model.kernel, family=ak.Binomial())
-    (y,) = on_device(np.arange(30) % 2)
-    result = dataclasses.replace(fitted, model=model, y=y)
-    ak.plot.criterion(result, np.array([0.1, 0.2]), objective=ak.LeaveOneOut(), ax=ax)
-    assert ax.get_ylabel() == "leave-one-out deviance"
 
 
 def test_convention_of_the_lengthscale_rescales_the_axis_of_the_criterion(fitted, ax):
@@ -126,19 +110,6 @@ def test_convention_of_the_lengthscale_rescales_the_axis_of_the_criterion(fitted
     assert mark.get_xdata()[0] == pytest.approx(expected, rel=1e-6)
 
 
-def test_criterion_of_several_lengthscales_is_refused(fitted, ax):
-    x, y = on_device(np.arange(12.0).reshape(6, 2), np.arange(6.0))
-    model = ak.KernelRegression(ak.Gaussian(np.ones(2)))
-    result = dataclasses.replace(fitted, model=model, x=x, y=y)
-    assert_raises("one lengthscale", ak.plot.criterion, result, ax=ax)
-
-
-def test_criterion_of_a_fixed_lengthscale_needs_lengthscales(fitted, ax):
-    model = ak.KernelRegression(ak.kernels.RationalQuadratic(ak.fixed(0.3)))
-    result = dataclasses.replace(fitted, model=model)
-    assert_raises(r"lengthscale is fixed.*pass lengthscales=", ak.plot.criterion, result, ax=ax)
-
-
 def test_data_with_a_known_mean_show_it(ax):
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=30)
     ak.plot.data(data, ax=ax)
@@ -148,17 +119,6 @@ def test_data_with_a_known_mean_show_it(ax):
     mean, sd = np.asarray(data.mean), np.asarray(data.sd)
     assert np.min(edges) == pytest.approx(np.min(mean - 2 * sd), rel=1e-6)
     assert np.max(edges) == pytest.approx(np.max(mean + 2 * sd), rel=1e-6)
-
-
-def test_real_data_show_only_observations(ax):
-    ak.plot.data(ak.data.load("mcycle"), ax=ax)
-    assert list(lines(ax)) == ["observations"]
-    assert ax.get_xlabel() == "time after impact (ms)"
-
-
-def test_plot_of_a_batch_of_fits_is_refused(fitted, ax):
-    many = dataclasses.replace(fitted, loss=on_device(np.zeros(2))[0])
-    assert_raises(r"fit\.member\(i\)", ak.plot.fit, many, ax=ax)
 
 
 def bands_between(low, high, x, *, level=0.95, kind="pointwise"):
@@ -190,15 +150,30 @@ def test_bands_are_drawn_behind_the_curve_and_wider_ones_behind_narrower(fitted,
     assert {"fit", "95 % pointwise band"} <= in_legend
 
 
-def test_bands_that_cannot_be_drawn_are_refused(fitted, fit_with_category, ax):
-    x = np.zeros(2)
-    with pytest.raises(ValueError, match=r"infinite.*rows"):
-        ak.plot.fit(fitted, bands_between(x - np.inf, x + np.inf, x), ax=ax)
-    assert_raises("At most 4 bands", ak.plot.fit, fitted, [bands_between(x, x, x)] * 5, ax=ax)
-    with pytest.raises(ValueError, match=r"x has 2.*ak\.plot\.partial"):
-        ak.plot.fit(fit_with_category, bands_between(x, x, x), ax=ax)
-    with pytest.raises(ValueError, match=r"\(2, 1\).*\(2, 2\)"):
-        ak.plot.fit(fitted, bands_between(np.zeros((2, 2)), np.zeros((2, 2)), x), ax=ax)
+def test_what_cannot_be_drawn_is_refused(fitted, fit_with_category, ax, monkeypatch):
+    x, y = on_device(np.arange(12.0).reshape(6, 2), np.arange(6.0))
+    model = ak.KernelRegression(ak.Gaussian(np.ones(2)))
+    several = dataclasses.replace(fitted, model=model, x=x, y=y)
+    kernel = ak.kernels.RationalQuadratic(ak.fixed(0.3))
+    fixed = dataclasses.replace(fitted, model=ak.KernelRegression(kernel))
+    zero, square = np.zeros(2), np.zeros((2, 2))
+    infinite = bands_between(zero - np.inf, zero + np.inf, zero)
+    monkeypatch.setattr("attnkernel.plot._diagnostics.MAX_ROWS", 29)
+    for message, draw, *arguments in (
+        ("one lengthscale", ak.plot.criterion, several),
+        (r"lengthscale is fixed.*pass lengthscales=", ak.plot.criterion, fixed),
+        (r"fit\.member\(i\)", ak.plot.fit, dataclasses.replace(fitted, loss=y)),
+        (r"infinite.*rows", ak.plot.fit, fitted, infinite),
+        ("At most 4 bands", ak.plot.fit, fitted, [infinite] * 5),
+        (r"x has 2.*ak\.plot\.partial", ak.plot.fit, fit_with_category, infinite),
+        (r"\(2, 1\).*\(2, 2\)", ak.plot.fit, fitted, bands_between(square, square, zero)),
+        ("x has 2 columns", ak.plot.weights, fit_with_category, 0.0),
+        (r"1 to 5 queries.*\(6,\)", ak.plot.weights, fitted, np.zeros(6)),
+        (r"29 rows.*30", ak.plot.weights, fitted, 0.0),
+        (r"column.*0 to 1; got 2", ak.plot.partial, fit_with_category, 2),
+    ):
+        assert_raises(message, draw, *arguments, ax=ax)
+    assert_raises("Column 1 varies", ak.plot.partial, fit_with_category, 1, at={1: 0.0}, ax=ax)
 
 
 def test_no_curve_is_drawn_over_categories(fitted, ax):
@@ -244,13 +219,6 @@ def test_effective_count_is_drawn_over_one_column(fitted, ax):
     assert ax.get_ylim()[0] == 0.0
 
 
-def test_effective_counts_of_several_columns_are_a_histogram(fit_with_category, ax):
-    ak.plot.effective_count(fit_with_category, ax=ax)
-    assert sum(bar.get_height() for bar in ax.patches) == len(fit_with_category.x)
-    median = np.median(ak.inference.effective_count(fit_with_category, fit_with_category.x))
-    assert ax.lines[0].get_xdata()[0] == pytest.approx(float(median))
-
-
 @pytest.mark.parametrize("order", [0, 1])
 def test_weights_equal_those_of_least_squares(fitted, ax, order):
     lengthscale = float(fitted.model.kernel.lengthscale)
@@ -267,13 +235,6 @@ def test_weights_equal_those_of_least_squares(fitted, ax, order):
     query, worth = ax.lines[0].get_label().removesuffix(" labels").split(": ")
     assert query == f"q = {q:.4g}"
     np.testing.assert_allclose(float(worth), 1 / np.sum(expected**2), rtol=0.01)
-
-
-def test_weights_that_cannot_be_drawn_are_refused(fitted, fit_with_category, ax, monkeypatch):
-    assert_raises("x has 2 columns", ak.plot.weights, fit_with_category, 0.0, ax=ax)
-    assert_raises(r"1 to 5 queries.*\(6,\)", ak.plot.weights, fitted, np.zeros(6), ax=ax)
-    monkeypatch.setattr("attnkernel.plot._diagnostics.MAX_ROWS", 29)
-    assert_raises(r"29 rows.*30", ak.plot.weights, fitted, 0.0, ax=ax)
 
 
 def bands_of_width_one(fit, x_new, *, level, corrected):
@@ -318,17 +279,6 @@ def test_partial_along_a_category_is_points_with_error_bars(fit_with_category, a
     low = held - 1.0
     expected = [[[0.0, low], [0.0, low + 1.0]], [[2.0, low + 2.0], [2.0, low + 3.0]]]
     np.testing.assert_allclose(bars.get_segments(), expected, atol=1e-6)
-
-
-def test_columns_that_partial_cannot_draw_are_refused(fit_with_category, ax):
-    assert_raises(r"column.*0 to 1; got 2", ak.plot.partial, fit_with_category, 2, ax=ax)
-    assert_raises("Column 1 varies", ak.plot.partial, fit_with_category, 1, at={1: 0.0}, ax=ax)
-
-
-def test_interact_in_a_script_draws_once_at_the_start():
-    drawn = []
-    ak.plot.interact(lambda **at: drawn.append(at), q=(0.5, -1.0, 1.0), heads=(2, 1, 8))
-    assert drawn == [{"q": 0.5, "heads": 2}]
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -415,12 +365,6 @@ def test_an_axis_of_days_has_dates(fits):
         assert ax.get_xticks()[texts.index("2020-06-01")] == pytest.approx(31.0)
         low, high = ax.get_xlim()
         assert low <= min(ax.get_xticks()) <= max(ax.get_xticks()) <= high
-
-
-def test_held_days_are_dates(fits):
-    ax = ak.plot.partial(fits[1], "size", band=False, ax=Figure().subplots())
-    assert ax.get_legend().get_title().get_text() == "at day = 2020-06-20"
-    assert ax.get_xlabel() == "size"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pickle
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from least_squares import left_out, local_polynomial
+from least_squares import local_polynomial
 from marks import slow
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -57,22 +57,6 @@ def test_auto_takes_the_least_criterion_penalised_by_the_number_of_lengthscales(
     expected = local_polynomial(inside, x, relative * deviation, model.order_) @ y
     np.testing.assert_allclose(model.predict(inside * units), expected, rtol=1e-6)
     assert pickle.loads(pickle.dumps(model)).order_ == model.order_
-
-
-@pytest.mark.slow
-def test_auto_compiles_one_program_for_each_order(programs):
-    draw = np.random.default_rng(5)
-    x = draw.uniform(size=(61, 3))
-    # noise keeps the lengthscales so long that all rows are determined by the others
-    y = np.sin(6 * x[:, 0]) + 2 * x[:, 1] + np.sin(4 * x[:, 2]) + 0.2 * draw.normal(size=61)
-    programs.clear()
-    model = KernelRegressor().fit(x, y)
-    assert len(programs) == 2
-    # the lengthscales of the candidate with one factor are those of the least criterion
-    deviation, least = x.std(0), np.inf
-    for factor in np.geomspace(0.1, 30.0, 200):
-        least = min(least, np.mean((left_out(x, y, factor * deviation, 1) - y) ** 2))
-    assert np.log(model.fit_.loss) + 3 * np.log(61) / 61 <= np.log(least) + np.log(61) / 61 + 1e-6
 
 
 @pytest.mark.parametrize("is_inside", [True, False])
@@ -172,19 +156,6 @@ def test_another_number_of_rows_compiles_nothing_in_the_search(programs):
     programs.clear()
     model.fit(*draw(ROWS + 60, 2, seed=4))
     assert len(programs) == 0
-
-
-@pytest.mark.slow
-def test_a_classifier_and_a_kernel_object_are_sampled():
-    x, y = draw(ROWS, 2)
-    labels = np.where(y > np.median(y), "high", "low")
-    for model, target in (
-        (KernelClassifier(starts=1, subsample=PART), labels),
-        (KernelRegressor(ak.kernels.Matern32(0.3), order=0, starts=1, subsample=PART), y),
-    ):
-        fitted = model.fit(x, target)
-        assert len(fitted.fit_.x) == PART
-        assert fitted.score(x, target) > 0.8
 
 
 def test_a_sample_of_two_rows_is_refused():
