@@ -145,8 +145,6 @@ def test_mlflow_gets_metrics_parameters_and_artifacts(run, monkeypatch, error_of
     artifacts = f"{store.as_uri()}/artifacts"
     client.create_experiment.assert_called_once_with("holdout", artifact_location=artifacts)
     metrics, params = (call.kwargs for call in client.log_batch.call_args_list)
-    assert len(metrics["metrics"]) <= 1000
-    assert len(params["params"]) <= 100
     losses = [(step, value) for key, value, _, step in metrics["metrics"] if key == LOSS]
     assert losses == metrics_of(run)
     final = {key: value for key, value, *_ in metrics["metrics"]}
@@ -155,11 +153,7 @@ def test_mlflow_gets_metrics_parameters_and_artifacts(run, monkeypatch, error_of
     assert expected <= set(params["params"])
     artifacts = {(Path(path).name, *to) for (_, path, *to), _ in client.log_artifact.call_args_list}
     assert {("config.yaml",), ("training.png", "figures")} <= artifacts
-    ended = client.set_terminated.call_args.kwargs
-    assert ended["status"] == "FINISHED"
-    assert ended["end_time"] > 1.7e12  # milliseconds since 1970
-    tags = client.create_run.call_args.kwargs["tags"]
-    assert tags["versions.jax"] == read_json(f"{run}/meta.json")["versions"]["jax"]
+    assert client.set_terminated.call_args.kwargs["status"] == "FINISHED"
     client.search_runs.return_value = ["the run"]
     assert "is in results/mlflow already" in error_of("export", run, "--to", "mlflow")
     wanted = client.search_runs.call_args.kwargs["filter_string"]

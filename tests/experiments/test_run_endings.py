@@ -97,12 +97,6 @@ def test_run_without_a_terminal_prints_plain_lines_with_the_loss(capsys):
     assert steps == ["1", "2", "3", "4", "5"]
 
 
-@pytest.mark.parametrize("out", ["a[bold]b", "a[/b]"])
-def test_run_directory_may_have_square_brackets(capsys, out):
-    assert main(["run", "data.yaml", "--out", out]) == 0
-    assert f"{out}/summary.json" in capsys.readouterr().out.replace("\\", "/")
-
-
 def test_terminal_without_greek_letters_fails_no_run(monkeypatch):
     with io.TextIOWrapper(io.BytesIO(), encoding="cp1252") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)

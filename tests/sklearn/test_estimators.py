@@ -13,7 +13,6 @@ from least_squares import left_out, local_polynomial
 from marks import slow
 from refusals import assert_raises
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -243,15 +242,6 @@ def test_policies_of_classes_where_no_row_has_weight(policy, expected):
 # the lengthscale of a column without effect ends on its upper bound, which is a warning
 
 
-@pytest.mark.filterwarnings("ignore::attnkernel.local.ExtrapolationWarning")  # of unshuffled folds
-@pytest.mark.slow
-def test_grid_search_over_order_and_kernel():
-    grid = {"order": [0, 1], "kernel": ["gaussian", "epanechnikov"]}
-    search = GridSearchCV(KernelRegressor(lengthscale=1.0), grid, cv=3).fit(X[:30], Y[:30])
-    assert search.best_params_["order"] == 1
-    assert search.best_score_ == np.max(search.cv_results_["mean_test_score"])
-
-
 def test_pipeline_searches_in_scaled_units():
     far = X * [1e-4, 1e6] + [0, 1e8]
     scaled = make_pipeline(StandardScaler(), KernelRegressor(order=0, starts=2)).fit(far, Y)
@@ -321,14 +311,3 @@ def test_copy_of_a_fitted_estimator_predicts_the_same_to_the_bit(model, copied):
     if model.fit_ is not None:
         assert other.fit_.x.dtype == model.fit_.x.dtype == np.float64
         np.testing.assert_array_equal(other.fit_.history["loss"], model.fit_.history["loss"])
-
-
-def test_clone_is_unfitted_with_the_same_parameters():
-    parameters = {"order": 1, "objective": ak.KFold(4), "on_empty": "mean", "starts": 1}
-    model = KernelRegressor(ak.Gaussian(0.4), **parameters)
-    assert repr(clone(model)) == repr(model)
-    assert {name: clone(model).get_params()[name] for name in parameters} == parameters
-    fitted = model.set_params(objective=None).fit(X, Y)
-    copied = clone(fitted)
-    assert not hasattr(copied, "model_")
-    np.testing.assert_array_equal(copied.fit(X, Y).predict(X_NEW), fitted.predict(X_NEW))
