@@ -16,6 +16,7 @@ HEAVY = (
     "notebooks/600_learned_projections",
     "notebooks/700_million_points",  # it shows seconds
     "notebooks/1200_learned_window",
+    "notebooks/1300_head_ensemble",
 )
 INLINE = "module://matplotlib_inline.backend_inline"
 IMPORTED = ("attnkernel", "matplotlib.pyplot", "IPython", INLINE.removeprefix("module://"))

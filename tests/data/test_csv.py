@@ -39,16 +39,13 @@ def assert_names(line, *fragments):
 
 SAME_NUMBERS = {
     "plain": "a,b\n1,2\n2.5,3\n-3e0,5\n",
-    "no last newline": "a,b\n1,2\n2.5,3\n-3e0,5",
     "byte order mark": "\ufeffa,b\n1,2\n2.5,3\n-3e0,5\n",
     "spaces": " a , b \n 1 , 2 \n2.5,3\n-3e0,5\n",
     "quotes": '"a","b"\n"1","2"\n"2.5",3\n-3e0,"5"\n',
     "blank lines": "a,b\n\n1,2\n2.5,3\n\n  \n-3e0,5\n\n",
-    "blank lines first": "\n\na,b\n1,2\n2.5,3\n-3e0,5\n",
     "windows line ends": "a,b\r\n1,2\r\n2.5,3\r\n-3e0,5\r\n",
     "another column is text": "b,text,a\n2,anything,1\n3,,2.5\n5,nan,-3e0\n",
     "quoted separators": 'b,text,a\n2,"a, b",1\n3,"two\nlines",2.5\n5,"""",-3e0\n',
-    "odd line separators in text": "b,text,a\n2,one\u2028two,1\n3,one\x0ctwo,2.5\n5,x,-3e0\n",
 }
 
 

@@ -13,7 +13,6 @@ HEADER = ["y", "x1", "x2", "x-ray", "net income", "a+b", "c ~ d", "log(z)", "no 
 OTHERS = HEADER[1:]
 FORMULAS = {
     "y ~ x1": ["x1"],
-    "y~x1+x2": ["x1", "x2"],
     "y ~ x2 + x1 + x2": ["x2", "x1"],
     "y ~ net income + x1": ["net income", "x1"],
     "y ~ `a+b` + `c ~ d`": ["a+b", "c ~ d"],
@@ -22,8 +21,6 @@ FORMULAS = {
     "y ~ .": OTHERS,
     "y ~ . - x1": OTHERS[1:],
     "y ~ . -x1 - `no - yes`": [c for c in OTHERS[1:] if c != "no - yes"],
-    "y ~ .-x1": OTHERS[1:],
-    "y ~ x1 + x2 - x1": ["x2"],
     "y ~ -x1 + x1 + x2": ["x1", "x2"],
     "y ~ . - x-ray + x-ray": [c for c in OTHERS if c != "x-ray"] + ["x-ray"],
     "x1 ~ . - y": ["x2", *OTHERS[2:]],
@@ -45,11 +42,8 @@ def test_what_is_no_formula_is_refused(text):
 REFUSED = {
     "y ~ x1:x2": r"'x1:x2'.*has their interactions by itself: write x1 \+ x2",
     "y ~ x1 * x2": r"interactions by itself: write x1 \+ x2",
-    "y ~ (x1 + x2)^2": "interactions by itself: write x1",
-    "y ~ x1 | x2": r"interactions by itself: write x1 \+ x2",
     "y ~ log(x2)": r"follows the curve.*write x2, or add a column of log\(x2\)",
     "y ~ I(x1^2) + x2": "follows the curve of a column by itself: write x1",
-    "y ~ s(x1, k=5)": "write x1",
     "log(y) ~ x1": r"add a column of log\(y\), and name that",
     "y ~ factor(x1)": "write x1 and --category x1",
     "y ~ x1 - 0": "no intercept.*drop '0'",

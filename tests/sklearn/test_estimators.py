@@ -13,6 +13,7 @@ from least_squares import left_out, local_polynomial
 from marks import slow
 from refusals import assert_raises
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -240,6 +241,13 @@ def test_policies_of_classes_where_no_row_has_weight(policy, expected):
 
 
 # the lengthscale of a column without effect ends on its upper bound, which is a warning
+
+
+@pytest.mark.filterwarnings("ignore::attnkernel.local.ExtrapolationWarning")  # of unshuffled folds
+@pytest.mark.slow
+def test_grid_search_over_orders():
+    search = GridSearchCV(KernelRegressor(lengthscale=1.0), {"order": [0, 1]}, cv=3)
+    assert search.fit(X[:30], Y[:30]).best_params_ == {"order": 1}
 
 
 def test_pipeline_searches_in_scaled_units():
