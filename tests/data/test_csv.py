@@ -1,4 +1,4 @@
-"""CSV files of users: what is read, fitted and refused, and the place that an error names."""
+"""CSV files of users: what is read and refused, and the place that an error names."""
 
 import os
 import tracemalloc

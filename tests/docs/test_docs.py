@@ -1,9 +1,9 @@
 """Documentation without its build: pages are written from their sources and are plain Markdown,
-commands can be run, links and references lead somewhere, every template renders, every public name
-is in the reference, notebooks are in the format of jupytext; README.md is what its template
-renders, is short, and its code prints what it says; every example in
-a docstring of the package runs, and prints what it says. In a block with `>>>` the printed values
-are compared, `...` standing for any text; a block without `>>>` must run."""
+commands can be run, links and references lead somewhere, every public name is in the reference,
+notebooks are in the format of jupytext; README.md is what its template renders, is short, and its
+code prints what it says; every example in a docstring of the package runs, and prints what it
+says. In a block with `>>>` the printed values are compared, `...` standing for any text; a block
+without `>>>` must run."""
 
 import ast
 import doctest

@@ -1,5 +1,5 @@
 """Studies of sequence layers and of heads: estimators on drifting functions, associative recall,
-heads as an ensemble of smoothers; figures are legible."""
+heads as an ensemble of smoothers."""
 
 import equinox as eqx
 import jax

@@ -1,5 +1,4 @@
-"""The story in Chromium: each step is scrolled to, its numbers are compared with the library's;
-controls, print, dark and calm."""
+"""The story in Chromium: each step is scrolled to, its numbers are compared with the library's."""
 
 import re
 import types
