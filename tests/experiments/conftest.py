@@ -279,25 +279,6 @@ def open_file(browser):
     assert not messages
 
 
-@pytest.fixture
-def check_of(browser, tmp_path):
-    """What a page says of its check once a text in it is replaced; its console says so too."""
-
-    def read(path, old, new):
-        text = path.read_text()
-        assert old in text
-        (tmp_path / "wrong.html").write_text(text.replace(old, new))
-        page, messages = browser.new_page(), []
-        page.on("console", lambda message: messages.append(message.text))
-        page.goto((tmp_path / "wrong.html").as_uri())
-        found = page.inner_text(".check")
-        page.close()
-        assert messages
-        return found
-
-    return read
-
-
 @pytest.fixture(scope="session")
 def story_file(tmp_path_factory):
     """The page of the story, made once for all workers."""

@@ -1,17 +1,15 @@
 """The commands `validate`, `show`, `schema` and `list`, every shipped config, and wrong usage."""
 
-import importlib
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from marks import slow
-from paths import CONFIGS, ROOT
+from outputs import start
+from paths import CONFIGS
 from small_configs import DATA, HOLDOUT
 
 from experiments.__main__ import main
@@ -63,36 +61,20 @@ from experiments.config.registry import STUDIES
 codes, studies = [main(words) for words in {commands}], [*STUDIES.values()]
 print(codes, [name for name in sys.modules if name.startswith("matplotlib")])
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 2, 2, 2, 2, 2] []", done.stderr
+    with start(program=("-c", code)) as process:
+        out, err = process.communicate()
+    assert out.splitlines()[-1] == "[0, 0, 0, 2, 2, 2, 2, 2] []", err
 
 
-@pytest.fixture
-def modules_anew():
-    """The modules of `experiments` are imported anew, and those of other tests put back."""
-
-    def take_out():
-        names = [name for name in sys.modules if name.partition(".")[0] == "experiments"]
-        return {name: sys.modules.pop(name) for name in names}
-
-    kept = take_out()
-    yield
-    take_out()
-    sys.modules.update(kept)
-
-
+@pytest.mark.cli
 @pytest.mark.parametrize("package", ["pydantic", "rich"])
-def test_missing_extra_is_reported_with_the_line_that_installs_it(
-    package, modules_anew, monkeypatch, capsys
-):
-    for name in {package, *(name for name in sys.modules if name.startswith(f"{package}."))}:
-        monkeypatch.setitem(sys.modules, name, None)
-    assert importlib.import_module("experiments.__main__").main(["list"]) == 2
+def test_missing_extra_is_reported_with_the_line_that_installs_it(package):
+    missing = f"import sys; sys.modules[{package!r}] = None"
+    code = f"{missing}; from experiments.__main__ import main; sys.exit(main(['list']))"
+    with start(program=("-c", code)) as process:
+        _, err = process.communicate()
     expected = f'{package} is not installed: pip install "attnkernel[experiments]"\n'
-    assert capsys.readouterr().err == expected
+    assert (process.returncode, err) == (2, expected)
 
 
 def show(home, capsys, *arguments):

@@ -185,9 +185,16 @@ def colour_of(page, name):
 
 
 @in_chromium
-def test_page_that_deviates_from_the_library_reports_it(page_file, check_of):
-    right = "gaussian: r => -r * r / 2"
-    assert "deviate" in check_of(page_file("cps71"), right, f"{right}.001")
+def test_page_that_deviates_from_the_library_reports_it(page_file, browser, home):
+    right, text = "gaussian: r => -r * r / 2", page_file("cps71").read_text()
+    assert right in text
+    (home / "wrong.html").write_text(text.replace(right, f"{right}.001"))
+    page, messages = browser.new_page(), []
+    page.on("console", lambda message: messages.append(message.text))
+    page.goto((home / "wrong.html").as_uri())
+    assert "deviate" in page.inner_text(".check")
+    page.close()
+    assert messages
 
 
 @in_chromium
