@@ -102,6 +102,6 @@ def test_seeds_compare_every_method_with_hindsight(run_study):
 def test_contenders_of_the_training_benchmark_agree(run_study):
     overrides = ("hold_out=[7]", "hold_out_steps=3", "heads=[2]", "head_steps=3")
     found = run_study("bench_training", "repeats=1", *overrides).summary
-    assert len(found["table"]) == 2
+    assert len(found["table"]) == 4
     for row in found["table"]:
         assert max(row["deviation"]) < 1e-5

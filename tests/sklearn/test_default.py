@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from least_squares import local_polynomial
 from marks import slow
+from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import attnkernel as ak
@@ -201,5 +202,6 @@ def test_representative_checks_exist():
 @pytest.mark.parametrize(("estimator", "check"), CASES, ids=EVERY_CHECK.kwargs["ids"])
 def test_check_of_scikit_learn(estimator, check):
     if check.func.__name__ in SEARCHED:
-        estimator = estimator.set_params(lengthscale=None, order=0, starts=1, subsample=PART)
+        options = {"order": 0, "starts": 1, "subsample": PART}
+        estimator = clone(estimator).set_params(lengthscale=None, **options)
     check(estimator)
