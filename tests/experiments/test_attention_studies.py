@@ -235,7 +235,7 @@ def test_a_claim_is_judged_in_the_cases_that_it_concerns():
 
 @pytest.mark.slow
 def test_choices_of_the_temperature_are_compared(run_study):
-    run = run_study("context_temperature", "contexts=[8, 32]", "prompts=20", "temperatures=21")
+    run = run_study("context_temperature", "contexts=[16, 32]", "prompts=20", "temperatures=21")
     rows = run.summary["rows"]
     assert len(rows) == 14
     for row in rows:
@@ -302,7 +302,7 @@ def test_powers_are_those_of_a_product_of_powers():
 
 @pytest.mark.slow
 def test_windows_are_learned_and_compared(run_study):
-    small = ("contexts=[8, 32]", "steps=100", "tested=10", "orders=[0]", "windows=15")
+    small = ("contexts=[16, 32]", "steps=100", "tested=10", "orders=[0]", "windows=15")
     run = run_study("learned_window", *small, "lengthscales=[0.3, 1.0]", "noises=[0.1, 0.9]")
     rows = [row for row in run.summary["rows"] if row["n"] == 32]
     windows = {(row["lengthscale"], row["noise"]): row["windows"]["learned"] for row in rows}
