@@ -302,7 +302,7 @@ def test_powers_are_those_of_a_product_of_powers():
 
 @pytest.mark.slow
 def test_windows_are_learned_and_compared(run_study):
-    small = ("contexts=[16, 32]", "steps=100", "tested=10", "orders=[0]", "windows=15")
+    small = ("contexts=[16, 32]", "steps=50", "tested=10", "orders=[0]", "windows=15")
     run = run_study("learned_window", *small, "lengthscales=[0.3, 1.0]", "noises=[0.1, 0.9]")
     rows = [row for row in run.summary["rows"] if row["n"] == 32]
     windows = {(row["lengthscale"], row["noise"]): row["windows"]["learned"] for row in rows}
