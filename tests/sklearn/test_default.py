@@ -170,7 +170,6 @@ SEARCHED = {
     "check_classifiers_one_label_sample_weights",
     "check_classifiers_train",
     "check_dtype_object",
-    "check_estimators_pickle",
     "check_fit_idempotent",
     "check_regressors_train",
     "check_sample_weight_equivalence_on_dense_data",
