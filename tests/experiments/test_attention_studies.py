@@ -131,7 +131,7 @@ def test_kernels_of_the_zoo_equal_their_formulas(run_study):
 
 @pytest.mark.slow
 def test_learned_projections_find_neighbours_that_linear_ones_cannot(run_study):
-    overrides = ("kernels.steps=200", "projections.steps=600", "learned_heads=2")
+    overrides = ("kernels.steps=200", "projections.steps=300", "learned_heads=2")
     study = run_study("projection", *overrides)
     table = {row["model"]: row for row in study.summary["table"]}
     one = table["one Gaussian"]
