@@ -15,8 +15,9 @@ from ._diagnostics import (
     votes as votes,
     weights as weights,
 )
+from ._display import interact as interact, show as show
 from ._fit import band as band, discontinuity as discontinuity, fit as fit
-from ._partial import interact as interact, partial as partial
+from ._partial import partial as partial
 from ._smooth import smooth as smooth
 from ._style import (
     BLUE as BLUE,

@@ -281,6 +281,32 @@ def test_partial_along_a_category_is_points_with_error_bars(fit_with_category, a
     np.testing.assert_allclose(bars.get_segments(), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_show_in_a_script_without_a_display_saves_and_says_where(
+    number, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(number):
+        plt.subplots()
+    ak.plot.show("labels")
+    paths = sorted(tmp_path.rglob("results/*/*.png"))
+    assert capsys.readouterr().out == "".join(f"saved {path}\n" for path in paths)
+    assert [path.stem for path in paths] == [["labels"], ["labels_1", "labels_2"]][number - 1]
+    assert plt.get_fignums() == []
+
+
+def test_show_with_a_display_or_in_jupyter_opens_figures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = []
+    monkeypatch.setattr(plt, "get_backend", lambda: "inline")
+    monkeypatch.setattr(plt, "show", lambda: shown.append(plt.get_fignums()))
+    figure, _ = plt.subplots()
+    ak.plot.show("labels")
+    assert shown == [[figure.number]]
+    assert list(tmp_path.iterdir()) == []
+    plt.close("all")
+
+
 @pytest.mark.parametrize("live", [True, False])
 def test_interact_in_a_live_notebook_has_sliders(live, monkeypatch):
     """Live is a front end that allows input, as it says with each request."""

@@ -243,6 +243,7 @@ ODD: dict[str, Arguments] = {
         )
     },
     "plot.partial": {"band": ("flag", True)},
+    "plot.show": {"name": ("path", "misuse")},
     "plot.interact": {"query": ("names", (0.0, -1.0, 1.0))},
     "plot.weights": {"queries": ("points", np.array([0.2]))},
     "plot.Smooth": {"band": ("flag", True)},

@@ -138,4 +138,4 @@ NOT_FINITE = cases(
     },
     *("NaN", "inf", "a Series with a gap"),
 )
-WITHOUT_RESULT = {"plot.interact", "save"}
+WITHOUT_RESULT = {"plot.interact", "plot.show", "save"}
