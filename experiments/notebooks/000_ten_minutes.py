@@ -82,8 +82,8 @@ V = jax.random.normal(of_v, (6, 2))
 attention = ak.attend(Q, K, V, kernel=ak.DotProduct(), prior=ak.Causal())
 
 mask = jnp.where(jnp.tril(jnp.ones((6, 6))) == 1, 0.0, -jnp.inf)
-by_hand = jax.nn.softmax(Q @ K.T / jnp.sqrt(8) + mask) @ V
-print(f"largest deviation: {jnp.abs(attention - by_hand).max():.1e}")
+of_transformer = jax.nn.softmax(Q @ K.T / jnp.sqrt(8) + mask) @ V
+print(f"largest deviation: {jnp.abs(attention - of_transformer).max():.1e}")
 
 # %% [markdown]
 # ## A fit
@@ -137,7 +137,7 @@ def draw(q):
     left.legend(loc="upper center", frameon=True, framealpha=0.85, edgecolor="none")
     ak.plot.weights(fit, q, ax=right)
     right.set(ylim=(-0.01, 0.45), title="what the prediction looks at")
-    plt.show()
+    ak.plot.show("query")
 
 
 ak.plot.interact(draw, q=(2.0, -3.0, 3.0))

@@ -119,10 +119,9 @@ def local_linear_weights(q, k):
     return found
 
 
-expected = local_linear_weights(*projected) @ (v @ local.value_proj.weight.T)
-found = local(v, v, v)
-print(f"local linear   deviation {np.abs(found - expected @ local.output_proj.weight.T).max():.1e}")
-WEIGHTS["local linear"] = local_linear_weights(np.asarray(q), np.asarray(k))
+lines = local_linear_weights(*projected) @ (v @ local.value_proj.weight.T)
+deviation = local(v, v, v) - lines @ local.output_proj.weight.T
+print(f"local linear   deviation {np.abs(deviation).max():.1e}")
 
 # %% [markdown]
 # ## One gradient step for each row: linear attention and the delta rule
@@ -161,9 +160,9 @@ def by_steps(layer, v):
     return np.array(out)
 
 
-for name, layer in STEPS.items():
-    found = r.regress(q, k, v, **layer)[0]
-    print(f"{name:14s} deviation {np.abs(found - by_steps(layer, v)).max():.1e}")
+for layer, options_of_layer in STEPS.items():
+    out = r.regress(q, k, v, **options_of_layer)[0]
+    print(f"{layer:14s} deviation {np.abs(out - by_steps(options_of_layer, v)).max():.1e}")
 
 # %% [markdown]
 # ## All rows at each step, exactly: Mesa
@@ -179,8 +178,8 @@ EXACT = {
     "Mesa": {"estimator": mesa, "log_decay": decay, "rate": rate},
     "Mesa, intercept": {"estimator": line, "log_decay": decay, "rate": rate},
 }
-for name, layer in EXACT.items():
-    ones = np.ones((ROWS, int("intercept" in name)))
+for regression, settings in EXACT.items():
+    ones = np.ones((ROWS, int("intercept" in regression)))
     x, at, penalty = np.hstack([ones, k]), np.hstack([ones, q]), np.eye(DIM + ones.shape[1])
     penalty[: ones.shape[1]] = 0.0
     expected = []
@@ -188,8 +187,8 @@ for name, layer in EXACT.items():
         w = np.where(causal[t], rate * np.exp(ages[t] - ages), 0.0)
         solution = np.linalg.solve((w[:, None] * x).T @ x + penalty, (w[:, None] * x).T @ v)
         expected.append(at[t] @ solution)
-    found = r.regress(q, k, v, **layer)[0]
-    print(f"{name:15s} deviation {np.abs(found - np.array(expected)).max():.1e}")
+    found = r.regress(q, k, v, **settings)[0]
+    print(f"{regression:15s} deviation {np.abs(found - np.array(expected)).max():.1e}")
 
 # %% [markdown]
 # ## The weight of each row
@@ -201,8 +200,8 @@ for name, layer in EXACT.items():
 
 # %%
 identity = jnp.eye(ROWS)
-for name, layer in (STEPS | EXACT).items():
-    WEIGHTS[name] = np.asarray(r.regress(q, k, identity, **layer)[0])
+weights_of = WEIGHTS | {"local linear": local_linear_weights(np.asarray(q), np.asarray(k))}
+weights_of |= {n: np.asarray(r.regress(q, k, identity, **x)[0]) for n, x in (STEPS | EXACT).items()}
 SHOWN = ("softmax", "FoX", "MoBA", "differential", "local linear", "linear", "RetNet", "DeltaNet")
 SHOWN += ("Gated DeltaNet", "KDA", "Mesa", "Mesa, intercept")
 
@@ -210,7 +209,7 @@ SHOWN += ("Gated DeltaNet", "KDA", "Mesa", "Mesa, intercept")
 def draw(query):
     _, axes = plt.subplots(3, 4, figsize=(10.0, 6.0), sharex=True, layout="constrained")
     for ax, name in zip(axes.flat, SHOWN, strict=True):
-        weights = WEIGHTS[name][query]
+        weights = weights_of[name][query]
         colors = np.where(weights < 0, ak.plot.ORANGE, ak.plot.BLUE)
         ax.bar(np.arange(ROWS), weights, color=colors)
         ax.axvline(query, color=ak.plot.ink(), linestyle=":", linewidth=1.0)
@@ -219,7 +218,7 @@ def draw(query):
         ax.set_xlabel("row")
     for ax in axes[:, 0]:
         ax.set_ylabel("weight")
-    plt.show()
+    ak.plot.show("weights")
 
 
 ak.plot.interact(draw, query=(ROWS - 1, 0, ROWS - 1))

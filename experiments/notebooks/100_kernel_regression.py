@@ -91,9 +91,8 @@ for ax, length in zip(axes.flat, [3.0, 0.5, 0.25, 0.05], strict=True):
     ax.plot(at, model(at, x, y), color=ak.plot.ORANGE, label="prediction")
     ax.set(title=f"√2 ℓ = {length}", xlabel="x", ylabel="y")
     ax.label_outer()
-handles, labels = ax.get_legend_handles_labels()
-ax.figure.legend(handles, labels, loc="outside lower center", ncols=3)
-plt.show()
+ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+ak.plot.show("four_lengthscales")
 
 # %% [markdown]
 # ## The leave-one-out curve
@@ -111,12 +110,12 @@ plt.show()
 # precision.
 
 # %%
-model = regression(0.25)
-masked = model(x, x, y, prior=ak.priors.ExcludeSelf())
-fitted = model.estimate(None, rows)
+quarter = regression(0.25)
+masked = quarter(x, x, y, prior=ak.priors.ExcludeSelf())
+at_rows = quarter.estimate(None, rows)
 print(f"masked:           {jnp.mean((y - masked) ** 2):.7f}")
-print(f"from one fit:     {jnp.mean(((y - fitted.value) / (1 - fitted.leverage)) ** 2):.7f}")
-print(f"ak.LeaveOneOut(): {ak.LeaveOneOut()(model, x, y):.7f}")
+print(f"from one fit:     {jnp.mean(((y - at_rows.value) / (1 - at_rows.leverage)) ** 2):.7f}")
+print(f"ak.LeaveOneOut(): {ak.LeaveOneOut()(quarter, x, y):.7f}")
 
 # %% [markdown]
 # We take the lengthscale at its minimum. `ak.fit` searches from ten starts, between the distance
@@ -163,12 +162,12 @@ print(f"   mean of two neighbours: {jnp.mean((y - neighbours) ** 2):.4f}")
 # %%
 dense = jnp.linspace(-3.0, 3.0, 3000)
 labels = ak.data.heteroskedastic_mean(dense)
+halved = (0.2, 0.1, 0.05, 0.025)
 for order in (0, 1):
-    lengths = (0.2, 0.1, 0.05, 0.025)
-    fits = [regression(length, order)(dense[:1], dense, labels)[0] for length in lengths]
+    fits = [regression(length, order)(dense[:1], dense, labels)[0] for length in halved]
     bias = np.array(fits) - float(labels[0])
     ratios = bias[1:] / bias[:-1]
-    print(f"order {order}: bias at √2 ℓ = {lengths}:", *(f"{b:.5f}" for b in bias), end="")
+    print(f"order {order}: bias at √2 ℓ = {halved}:", *(f"{b:.5f}" for b in bias), end="")
     print("; each over the one before:", *(f"{ratio:.2f}" for ratio in ratios))
 
 # %% [markdown]
@@ -203,7 +202,7 @@ def draw(log10_length):
     right.set(xscale="log", yscale="log", xlabel="√2 ℓ (units of x)")
     right.set(ylabel="leave-one-out error (units of y, squared)", title="criterion")
     right.legend(loc="upper left")
-    plt.show()
+    ak.plot.show("lengthscale")
 
 
 ak.plot.interact(draw, log10_length=(-0.3, -1.5, 1.0))

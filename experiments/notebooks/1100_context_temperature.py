@@ -139,7 +139,7 @@ def draw(scale):
     ax.set(xscale="log", xlabel="temperature τ", ylabel="squared error ÷ variance")
     ax.set_title(f"inputs × {scale:g}")
     ax.legend()
-    plt.show()
+    ak.plot.show("temperature")
 
 
 ak.plot.interact(draw, scale=(2.0, 0.5, 3.0))

@@ -138,7 +138,7 @@ def draw(noise):
     ax.set_xticks(LENGTHS, LENGTHS)
     ax.minorticks_off()
     ax.legend()
-    plt.show()
+    ak.plot.show("window")
 
 
 ak.plot.interact(draw, noise=(2, 0, 2))

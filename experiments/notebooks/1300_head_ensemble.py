@@ -122,7 +122,7 @@ def draw(rows):
     ax.set_xticks(range(4), [f"{h} of {DIM // h}" for h in HEADS])
     ax.set(title=f"{rows} rows", xlabel="heads of d_k columns", ylabel="squared error")
     ax.legend()
-    plt.show()
+    ak.plot.show("heads")
 
 
 ak.plot.interact(draw, rows=(256, 64, 512))

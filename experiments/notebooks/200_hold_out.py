@@ -90,10 +90,10 @@ print(f"ak.HoldOut: {ak.HoldOut(10)(regression(1.0), x, y, key=sub):.6f}")
 
 # %%
 sizes = jnp.array([1, 10, 75, 120])
-keys = []
+keys, rest = [], key
 for _ in sizes:
-    key, sub = jax.random.split(key)
-    keys.append(sub)
+    rest, drawn = jax.random.split(rest)
+    keys.append(drawn)
 settings = {
     "objective": ak.HoldOut(sizes, at_most=120),
     "in_axes": (None, None, 0),  # model and data are shared, the objectives differ
@@ -120,7 +120,7 @@ for i, ax in enumerate(axes.flat):
     ax.label_outer()
 handles, labels = ax.get_legend_handles_labels()
 ax.figure.legend(handles, labels, loc="outside lower center", ncols=3)
-plt.show()
+ak.plot.show("four_sizes")
 
 # %% [markdown]
 # ## Why the size matters: the expected objective
@@ -136,11 +136,11 @@ expected = settings["objective"].expected()  # the mean over draws from 100 perm
 shared = {"in_axes": settings["in_axes"], "starts": 1}
 found = ak.fit_many(regression(0.3), x, y, objective=expected, **shared)
 minima = shown(found.model.kernel.lengthscale)
-for size, length, minimum in zip(sizes, lengths, minima, strict=True):
-    theory = (len(y) / (len(y) - size)) ** 0.2
+for held, ended, minimum in zip(sizes, lengths, minima, strict=True):
+    theory = (len(y) / (len(y) - held)) ** 0.2
     print(
-        f"{size:3} held out: minimum at √2 ℓ = {minimum:.3f}, {minimum / minima[0]:.2f} times that "
-        f"of leave-one-out (theory: {theory:.2f}); 100 steps of Adam ended at {length:.3f}"
+        f"{held:3} held out: minimum at √2 ℓ = {minimum:.3f}, {minimum / minima[0]:.2f} times that "
+        f"of leave-one-out (theory: {theory:.2f}); 100 steps of Adam ended at {ended:.3f}"
     )
 
 # %% [markdown]
@@ -153,21 +153,25 @@ for size, length, minimum in zip(sizes, lengths, minima, strict=True):
 # deviation of $\log \ell$.
 
 # %%
-trainings = settings | {"key": jax.random.split(jax.random.PRNGKey(1), 100)}
 draws = jax.random.split(jax.random.PRNGKey(0), 100)
-for size in sizes:
-    objective = ak.HoldOut(int(size))
-    at = regression(minima[0])
-    at_minimum = jax.vmap(lambda draw, of=objective, at=at: of(at, x, y, key=draw))(draws)
-    many = ak.fit_many(
-        regression(1.0),
-        x,
-        y,
-        **trainings | {"objective": objective, "in_axes": (None,) * 3},
-    )
+trainings = settings | {
+    "key": jax.random.split(jax.random.PRNGKey(1), 100),
+    "in_axes": (None, None, None),
+}
+
+
+@eqx.filter_jit
+def errors_at_minimum(objective):
+    return jax.vmap(lambda draw: objective(regression(minima[0]), x, y, key=draw))(draws)
+
+
+for h in sizes:
+    objective = ak.HoldOut(h, at_most=120)
+    at_minimum = errors_at_minimum(objective)
+    many = ak.fit_many(regression(1.0), x, y, **trainings | {"objective": objective})
     ends = shown(many.model.kernel.lengthscale)
     print(
-        f"{size:3} held out: objective {at_minimum.mean():.3f} ± {at_minimum.std():.3f};  "
+        f"{h:3} held out: objective {at_minimum.mean():.3f} ± {at_minimum.std():.3f};  "
         f"√2 ℓ of trainings: median {np.median(ends):.3f}, sd of log ℓ {np.log(ends).std():.3f}"
     )
 
@@ -233,7 +237,7 @@ def draw(size):
     ax.set_xticks([0.1, 0.2, 0.4, 0.8], ["0.1", "0.2", "0.4", "0.8"])
     ax.minorticks_off()
     ax.legend(loc="upper left")
-    plt.show()
+    ak.plot.show("size")
 
 
 ak.plot.interact(draw, size=(120, 1, 140))

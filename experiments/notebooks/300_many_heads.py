@@ -68,9 +68,9 @@ for _ in range(4):  # the four fits of the hold-out come before these in the cha
 # section shows why this does not matter.
 
 # %%
-fits = {}
+fits, rest = {}, key
 for heads in (1, 2, 4, 8):
-    key, sub = jax.random.split(key)
+    rest, drawn = jax.random.split(rest)
     kernel = jax.vmap(gaussian)(jnp.linspace(0.1, 3.0, heads))
     fits[heads] = ak.fit(
         ak.MultiheadKernelRegression(ak.PerHead(kernel), jnp.full(heads, 1 / heads)),
@@ -79,7 +79,7 @@ for heads in (1, 2, 4, 8):
         objective=ak.HoldOut(1),
         optimizer=optax.adam(0.2),
         steps=1000,
-        key=sub,
+        key=drawn,
     )
     model = fits[heads].model
     error = ak.LeaveOneOut()(model, x, y)
@@ -89,13 +89,13 @@ for heads in (1, 2, 4, 8):
 
 # %%
 _, axes = plt.subplots(2, 2, figsize=(7.6, 5.2), sharex=True, sharey=True)
-for ax, (heads, fit) in zip(axes.flat, fits.items(), strict=True):
+for ax, (number, fit) in zip(axes.flat, fits.items(), strict=True):
     ak.plot.fit(fit, ax=ax)
     ax.plot(x[:, 0], data.mean, "--", color=ak.plot.BLUE, label="true mean")
-    ax.set_title(f"{heads} head{'s' if heads > 1 else ''}")
+    ax.set_title(f"{number} head{'s' if number > 1 else ''}")
     ax.label_outer()
 axes[0, 0].legend()
-plt.show()
+ak.plot.show("four_models")
 
 # %% [markdown]
 # ## What a head does
@@ -114,13 +114,13 @@ def estimates(kernel):
     return jax.vmap(lambda one: ak.KernelRegression(one)(at, x, y))(kernel)
 
 
-for heads, fit in fits.items():
-    curves = np.asarray(estimates(fit.model.kernel.stack))
+for count, fitted in fits.items():
+    curves = np.asarray(estimates(fitted.model.kernel.stack))
     share = curves.std(axis=1) / float(jnp.std(y))
     flat = share < 0.01
-    constant = float(np.sum(np.asarray(fit.model.coefficients)[flat])) * float(jnp.mean(y))
+    constant = float(np.sum(np.asarray(fitted.model.coefficients)[flat])) * float(jnp.mean(y))
     print(
-        f"{heads} heads: share of the labels' sd {np.array2string(share, precision=2)}; "
+        f"{count} heads: share of the labels' sd {np.array2string(share, precision=2)}; "
         f"{flat.sum()} are constant, together {constant:.2f}"
     )
 
@@ -158,7 +158,7 @@ def draw(without):
     right.plot(at, whole - parts[without - 1], "--", color=ak.plot.BLUE, label="without it")
     right.set(xlabel="x", ylabel="y", title=f"without head {without}")
     right.legend()
-    plt.show()
+    ak.plot.show("without_a_head")
 
 
 ak.plot.interact(draw, without=(2, 1, 4))

@@ -218,7 +218,7 @@ def draw(p):
     axes[0].set_yscale("log", base=2)
     axes[0].set_ylabel("of 256 queries and 64 keys")
     axes[0].legend()
-    plt.show()
+    ak.plot.show("scale")
 
 
 ak.plot.interact(draw, p=(0.5, 0.0, 1.0))

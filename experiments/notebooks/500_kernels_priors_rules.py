@@ -64,17 +64,17 @@ for kernel in smooth + compact:
 
 # %%
 r = jnp.linspace(-3.0, 3.0, 601)[:, None]
-figure, axes = plt.subplots(1, 2, figsize=(8.4, 2.9), sharey=True)
-for ax, kernels, title in zip(
-    axes, (smooth, compact), ("smooth or with a cusp", "compact"), strict=True
+_, sides = plt.subplots(1, 2, figsize=(8.4, 2.9), sharey=True)
+for side, kernels, title in zip(
+    sides, (smooth, compact), ("smooth or with a cusp", "compact"), strict=True
 ):
-    for kernel, dashes in zip(kernels, ("-", "--", "-.", ":"), strict=True):
-        shape = jnp.exp(kernel.pairwise(origin, r))[0]
-        ax.plot(r[:, 0], shape, dashes, label=type(kernel).__name__)
-    ax.set(xlabel="(k − q) / ℓ, in lengthscales", title=title)
-    ax.legend(loc="upper center", ncols=2)
-axes[0].set(ylabel="kernel K(q, k)", ylim=(0.0, 1.4))
-plt.show()
+    for one, dashes in zip(kernels, ("-", "--", "-.", ":"), strict=True):
+        shape = jnp.exp(one.pairwise(origin, r))[0]
+        side.plot(r[:, 0], shape, dashes, label=type(one).__name__)
+    side.set(xlabel="(k − q) / ℓ, in lengthscales", title=title)
+    side.legend(loc="upper center", ncols=2)
+sides[0].set(ylabel="kernel K(q, k)", ylim=(0.0, 1.4))
+ak.plot.show("kernels")
 
 # %% [markdown]
 # Kernels multiply, which adds their logarithms; `on` selects the columns of a kernel. Here are a
@@ -113,8 +113,8 @@ priors = {
 }
 rows = jnp.arange(16)
 seen = {name: np.exp(prior.pairwise(rows, rows)) for name, prior in priors.items()}
-for name, pi in seen.items():
-    print(f"{name:26s} {np.count_nonzero(pi):4d} of {pi.size} pairs are seen")
+for prior, pairs in seen.items():
+    print(f"{prior:26s} {np.count_nonzero(pairs):4d} of {pairs.size} pairs are seen")
 
 # %%
 figure, axes = plt.subplots(2, 3, figsize=(7.6, 5.0), sharex=True, sharey=True)
@@ -124,7 +124,7 @@ for ax, (name, pi) in zip(axes.ravel(), seen.items(), strict=True):
     ax.set(xlabel="key j", ylabel="query i", xticks=[0, 5, 10, 15], yticks=[0, 5, 10, 15])
     ax.label_outer()
 figure.colorbar(image, ax=axes, label="prior π(i, j)", shrink=0.7)
-plt.show()
+ak.plot.show("priors")
 
 # %% [markdown]
 # ## Rules
@@ -148,8 +148,8 @@ rules = {
 k = jnp.linspace(-3.0, 3.0, 61)[:, None]
 q = jnp.zeros((1, 1))
 weights = {n: ak.attention_weights(q, k, kernel=ak.Gaussian(1.0), rule=rules[n])[0] for n in rules}
-for name, a in weights.items():
-    print(f"{name:16s} sum {a.sum():.6f}, keys with weight {jnp.count_nonzero(a):2d} of {len(k)}")
+for by, a in weights.items():
+    print(f"{by:16s} sum {a.sum():.6f}, keys with weight {jnp.count_nonzero(a):2d} of {len(k)}")
 
 # %% [markdown]
 # ### Entmax of a Gaussian is a compact kernel
@@ -170,18 +170,18 @@ for name, a in weights.items():
 of_q, of_k = jax.random.split(jax.random.PRNGKey(0))
 queries, keys = jax.random.normal(of_q, (40, 1)), jax.random.normal(of_k, (200, 1))
 gaussian = ak.Gaussian(1.0)
-for n, kernel in {1: ak.Epanechnikov, 2: ak.kernels.Biweight, 3: ak.kernels.Triweight}.items():
+for n, shape_of_n in {1: ak.Epanechnikov, 2: ak.kernels.Biweight, 3: ak.kernels.Triweight}.items():
     rule = ak.Entmax(ak.fixed(1 + 1 / n))
     ours = ak.attention_weights(queries, keys, kernel=gaussian, rule=rule)
     _, level = ak.attend(queries, keys, keys, kernel=gaussian, rule=rule, return_log_mass=True)
     widths = jnp.sqrt(2 * (n - level))
-    compact = [
-        ak.attention_weights(query[None], keys, kernel=kernel(width))[0]
+    theirs = [
+        ak.attention_weights(query[None], keys, kernel=shape_of_n(width))[0]
         for query, width in zip(queries, widths, strict=True)
     ]
-    deviation = jnp.abs(ours - jnp.stack(compact)).max()
+    deviation = jnp.abs(ours - jnp.stack(theirs)).max()
     print(
-        f"n = {n}: {kernel.__name__:12s} half-widths {widths.min():.2f} to {widths.max():.2f}, "
+        f"n = {n}: {shape_of_n.__name__:12s} half-widths {widths.min():.2f} to {widths.max():.2f}, "
         f"largest deviation {deviation:.1e}"
     )
 
@@ -213,7 +213,7 @@ def draw(log10_temperature):
     right.set(xlabel="key k", title=f"prior k ≥ −1, τ = {tau:.3g}", ylim=(0.0, None))
     left.legend()
     right.legend(title="worth, 1 / Σ a²")
-    plt.show()
+    ak.plot.show("rules")
 
 
 ak.plot.interact(draw, log10_temperature=(-0.5, -3.0, 2.0))

@@ -56,13 +56,13 @@ plt.rcParams.update(ak.plot.STYLE)
 
 # %%
 of_x, of_noise = jax.random.split(jax.random.PRNGKey(0))
-x = jax.random.uniform(of_x, (300, 2), minval=-1.5, maxval=1.5)
+points = jax.random.uniform(of_x, (300, 2), minval=-1.5, maxval=1.5)
 direction = jnp.array([0.8, 0.6])
-y = jnp.sin(3 * x @ direction) + 0.2 * jax.random.normal(of_noise, (300,))
+labels = jnp.sin(3 * points @ direction) + 0.2 * jax.random.normal(of_noise, (300,))
 
 metric = ak.Gaussian(0.5, metric=jnp.eye(2))
 for name, kernel in (("one lengthscale", ak.Gaussian(0.5)), ("a projection", metric)):
-    fit = ak.fit(ak.KernelRegression(kernel), x, y, objective=ak.LeaveOneOut())
+    fit = ak.fit(ak.KernelRegression(kernel), points, labels, objective=ak.LeaveOneOut())
     print(f"{name:16s} leave-one-out error {fit.loss:.4f}, noise variance {0.2**2:.4f}")
 
 found = jnp.linalg.eigh(fit.model.kernel.metric)[1][:, -1]
@@ -176,8 +176,8 @@ curves = {
     "posterior": jax.vmap(posterior)(at, x, y),
 }
 errors = {name: jnp.mean((curve - truth) ** 2, axis=1) for name, curve in curves.items()}
-for name, error in errors.items():
-    print(f"{name:10s} {error.mean():.4f} ± {error.std() / 200**0.5:.4f}")
+for predictor, error in errors.items():
+    print(f"{predictor:10s} {error.mean():.4f} ± {error.std() / 200**0.5:.4f}")
 ratio = errors["learned"].mean() / errors["tuned"].mean()
 difference = errors["learned"] - errors["tuned"]
 print(f"learned ÷ tuned: {ratio:.2f}")
@@ -217,7 +217,7 @@ def draw(function):
     ak.plot.points(x[i], y[i], ax=right)
     right.set(xlabel="x", ylabel="y", title=f"new function {i}, {CONTEXT} points")
     right.legend()
-    plt.show()
+    ak.plot.show("function")
 
 
 ak.plot.interact(draw, function=(0, 0, 199))

@@ -55,8 +55,8 @@ questions = {
     "an Epanechnikov, 1 dimension": (ak.Epanechnikov(0.1), points),
     "a Gaussian, 4 dimensions": (ak.Gaussian(0.1), plane),
 }
-for what, (kernel, x) in questions.items():
-    print(f"{what}: {ak.attention.select_method(x, x, points, kernel=kernel)}\n")
+for what, (asked, x) in questions.items():
+    print(f"{what}: {ak.attention.select_method(x, x, points, kernel=asked)}\n")
 
 # %% [markdown]
 # ## Data
@@ -169,9 +169,9 @@ def seconds(n, kernel, method):
 sizes = {"Dense": [500, 2000, 8000], "Fourier": [8000, 1_000_000], "Sorted": [8000, 1_000_000]}
 spent = {}
 for name, counts in sizes.items():
-    method = getattr(ak.methods, name)()
+    by = getattr(ak.methods, name)()
     kind = ak.Epanechnikov if name == "Sorted" else ak.Gaussian
-    spent[name] = [seconds(m, kind(0.016 * (1e6 / m) ** 0.2), method) for m in counts]
+    spent[name] = [seconds(m, kind(0.016 * (1e6 / m) ** 0.2), by) for m in counts]
     times = ", ".join(f"{m}: {s:.4f} s" for m, s in zip(counts, spent[name], strict=True))
     print(f"{name:10s}{times}")
 
@@ -200,7 +200,7 @@ def draw(log10_lengthscale):
     right.set(xscale="log", yscale="log", xlabel="points n", ylabel="seconds, all n predictions")
     right.set(title="leave-one-out prediction, compiled")
     right.legend()
-    plt.show()
+    ak.plot.show("million_points")
 
 
 best = float(jnp.log10(fit.model.kernel.lengthscale))

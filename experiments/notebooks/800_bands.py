@@ -85,7 +85,7 @@ ak.plot.fit(wages, bands["naive"], ax=axes[0])
 axes[0].set(title="naive, about the fit", xlabel="age (years)", ylabel="log wage")
 ak.plot.fit(wages, [bands["pointwise"], bands["simultaneous"]], ax=axes[1])
 axes[1].set(title="corrected for the bias", xlabel="age (years)", ylabel="")
-plt.show()
+ak.plot.show("three_bands")
 
 # %% [markdown]
 # Is the dip near 45 significant? A simultaneous band answers such a question. The dip is not
@@ -159,7 +159,7 @@ def draw(percent):
     axes[1].set(title="where a new label will be", ylabel="")
     for ax in axes:
         ax.set(xlabel="time after the impact (ms)")
-    plt.show()
+    ak.plot.show("intervals")
 
 
 ak.plot.interact(draw, percent=(95, 50, 98))

@@ -221,8 +221,8 @@ class Halves(ak.methods.Method):
         return first.merge(second).with_sink(rule.log_sink())
 
 
-out = ak.attend(q, k, v, kernel=mine, method=Halves())
-print(f"Halves differs from Dense by {jnp.max(jnp.abs(out - exact)):.0e}")
+merged = ak.attend(q, k, v, kernel=mine, method=Halves())
+print(f"Halves differs from Dense by {jnp.max(jnp.abs(merged - exact)):.0e}")
 try:
     ak.attend(days, days, days, kernel=mine, prior=ak.Causal(), method=Halves())
 except ValueError as reason:
@@ -260,7 +260,7 @@ def draw(lengthscale):
     right.axvline(lengthscale, color=ak.plot.ink(), linestyle="--", linewidth=1.0)
     right.legend(loc="lower right", frameon=True, framealpha=1.0, edgecolor="none")
     right.set(ylabel="leave-one-out error (squared units of y)", ylim=(-0.1, None))
-    plt.show()
+    ak.plot.show("kernel")
 
 
 ak.plot.interact(draw, lengthscale=(0.3, 0.02, 2.0))

@@ -12,7 +12,9 @@ import json
 import operator
 import re
 import shlex
+import symtable
 import textwrap
+from collections import Counter
 from urllib.parse import unquote, urlsplit
 
 import equinox as eqx
@@ -190,6 +192,27 @@ def test_notebook_has_the_format_of_jupytext(path):
     headings = [cell.source for cell in others if cell.cell_type == "markdown"]
     assert not any(re.match(r"# ", source) for source in headings)
     assert "ak.plot.interact(draw, " in notebook.cells[-1].source
+
+
+def names_defined_by(code):
+    """The names that a cell defines for all cells: not those of its functions and handlers."""
+    symbols = symtable.symtable(code, "a cell", "exec").get_symbols()
+    names = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
+    handlers = {
+        getattr(node, "name", None)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.ExceptHandler)
+    }
+    return {name for name in names - handlers if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_two_cells_of_a_notebook_define_the_same_name(path):
+    """Else marimo, which runs cells in the order of what they need, refuses the notebook."""
+    cells = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    counts = Counter(name for code in cells for name in names_defined_by(code))
+    assert [name for name, count in counts.items() if count > 1] == []
+    assert not any("import *" in code or code.startswith(("%", "!")) for code in cells)
 
 
 PAGE = (SOURCE / "sequence_layers.md").read_text("utf-8")
