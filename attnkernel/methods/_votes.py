@@ -123,7 +123,7 @@ def votes_on_a_line(
     k: Keys,
     kernel: Kernel,
     prior: Prior | None,
-    rule: Softmax,
+    rule: Rule,
     count: int,
     method: Method,
 ) -> Votes:
@@ -132,6 +132,7 @@ def votes_on_a_line(
     With $F(t) = \log \sum_j w_j^t$ they are $n = e^{2 F(1) - F(2)}$ and $H = F(1) - F'(1)$. The
     largest weights are those of keys beside the query. 10⁵ of both: 0.15 s, by all pairs 33.
     """
+    assert isinstance(rule, Softmax)
     mask, values = key_mask_of(prior), jnp.zeros((len(k), 1), k.dtype)
 
     def log_sum(power: Array) -> Float[Array, " queries"]:
