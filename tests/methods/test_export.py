@@ -9,7 +9,6 @@ import pytest
 from jax import export
 
 import attnkernel as ak
-from attnkernel.attention import Auto
 from attnkernel.kernels import Boxcar, RandomFeatures
 from attnkernel.methods import Blockwise, Dense, Linear
 from attnkernel.models import BiasReduced
@@ -66,23 +65,27 @@ def test_attention_of_any_batch_and_length():
 
 
 @pytest.mark.slow
-def test_other_attention_of_any_batch_and_length():
+def test_other_attention_and_gradients_of_any_batch_and_length():
     dot, causal, entmax = ak.DotProduct(), {"prior": ak.Causal()}, {"rule": ak.Entmax(1.5)}
 
     def attended(q, k, v, *, blocks=Blockwise(), small_blocks=SMALL_BLOCKS):
+        def loss(*arrays):
+            return jnp.sum(ak.attend(*arrays, kernel=GAUSS, method=small_blocks) ** 2)
+
         to_itself = {"kernel": GAUSS, "method": blocks} | causal
         return {
             "dense": ak.attend(q, k, v, kernel=dot, method=Dense()),
             "small blocks": ak.attend(q, k, v, kernel=dot, method=small_blocks),
             "blocks, causal": ak.attend(k, k, v, **to_itself),
             "entmax": ak.attend(q, k, v, kernel=GAUSS, method=blocks, **entmax),
+            "gradients": jax.grad(loss, (0, 1, 2))(q, k, v),
         }
 
     def dense(*arrays):
         return attended(*arrays, blocks=Dense(), small_blocks=Dense())
 
     shapes = [("b", "n", 4), ("b", "m", 4), ("b", "m", 3)]
-    assert_exports(attended, shapes, SIZES, 1e-5, jax.jit(dense))
+    assert_exports(attended, shapes, SIZES, 3e-5, jax.jit(dense))
 
 
 @pytest.mark.slow
@@ -95,25 +98,6 @@ def test_attention_of_any_batch_and_one_length(length):
         return {"blocks": gaussian_attention(*arrays)}
 
     assert_exports(attended, [("b", length, 2)] * 3, [(3, 0, 0)], 1e-5, by_numpy)
-
-
-@pytest.mark.slow
-def test_gradients_of_any_batch_and_length():
-    def slopes(method, *arrays):
-        def loss(arrays):
-            return jnp.sum(ak.attend(*arrays, kernel=GAUSS, method=method) ** 2)
-
-        return dict(zip("qkv", jax.grad(loss)(arrays), strict=True))
-
-    def gradients(*arrays):
-        return {"auto": slopes(Auto(), *arrays), "small blocks": slopes(SMALL_BLOCKS, *arrays)}
-
-    @jax.jit
-    def dense(*arrays):
-        return dict.fromkeys(("auto", "small blocks"), slopes(Dense(), *arrays))
-
-    shapes = [("b", "n", 2), ("b", "m", 2), ("b", "m", 3)]
-    assert_exports(gradients, shapes, [(3, 5, 33)], 1e-4, dense)
 
 
 @pytest.mark.slow

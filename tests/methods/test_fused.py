@@ -125,8 +125,6 @@ def compare(method, *data, dense_dtype=None, **parts):
         ("cuda", ak.Gaussian(0.9), "none", jnp.float16, 5, 2),
         ("cuda", ak.DotProduct(), "causal window", jnp.bfloat16, 7, 128),
         slow("tpu", ak.Gaussian(0.9), "all", jnp.bfloat16, 3, 5),
-        slow("tpu", CAPPED, "segments", jnp.bfloat16, 128, 9),
-        slow("cuda", ak.DotProduct(), "causal", jnp.bfloat16, 128, 11),
         slow("tpu", ak.DotProduct(), "window", jnp.bfloat16, 128, 128),
         slow("tpu", ak.Gaussian(0.9), "segments", jnp.bfloat16, 125, 2),
         slow("cuda", ak.Gaussian(0.9), "causal, and held out", jnp.bfloat16, 3, 5),
@@ -177,10 +175,9 @@ def test_heads_and_batches(emulated_cudnn, platform):
     assert np.abs(ours.astype(float) - dense).max() < 0.1
 
 
-@pytest.mark.parametrize("far", [0.0, 30.0])
-def test_half_precision_is_shift_invariant(emulated_cudnn, far):
+def test_half_precision_is_shift_invariant(emulated_cudnn):
     q, k, v = rows(2, 1)
-    data = q + np.float32(far), k + np.float32(far), v
+    data = q + np.float32(30.0), k + np.float32(30.0), v
     (ours, _), (dense, _) = compare(interpreted("bfloat16"), *data, kernel=ak.Gaussian(0.7))
     assert np.abs(ours - dense).max() < 0.06
 
@@ -239,26 +236,19 @@ def lowered_gradient(platforms, method, kernel, *data, prior=None):
 
 
 @pytest.mark.parametrize(
-    ("method", "kernel"),
+    ("method", "kernel", "devices"),
     [
-        (Blockwise(), ak.Matern52(0.3)),
-        (Auto(), ak.Gaussian(0.3)),
-        slow(Sorted(), ak.Epanechnikov(0.3)),
-        slow(Linear(), EluFeatures()),
+        (Blockwise(), ak.Matern52(0.3), 1),
+        (Auto(), ak.Gaussian(0.3), 1),
+        slow(Sorted(), ak.Epanechnikov(0.3), 1),
+        slow(Linear(), EluFeatures(), 1),
+        *(slow(Sharded(ring=ring), ak.Gaussian(0.3), 8) for ring in (False, True)),
     ],
 )
-def test_methods_lower_for_every_platform(method, kernel):
+def test_methods_lower_for_every_platform(method, kernel, devices):
     found = lowered_gradient(PLATFORMS, method, kernel, *rows(1, 3))
     assert set(found.platforms) == set(PLATFORMS)
-
-
-@pytest.mark.slow
-@pytest.mark.multi_device
-@pytest.mark.parametrize("ring", [False, True])
-def test_sharded_lowers_for_every_platform(ring):
-    found = lowered_gradient(PLATFORMS, Sharded(ring=ring), ak.Gaussian(0.3), *rows(2, 3))
-    assert set(found.platforms) == set(PLATFORMS)
-    assert found.nr_devices == 8
+    assert found.nr_devices == devices
 
 
 @pytest.mark.parametrize(
@@ -344,13 +334,6 @@ def of_axes(method):
     return call, grouped(HEAD, HEAD)
 
 
-def of_vmap(method):
-    """Attention under the user's own `jax.vmap`."""
-    call = functools.partial(ak.attend, kernel=ak.DotProduct(), prior=ak.Causal(), method=method)
-    q, k, v = grouped(HEAD, HEAD)
-    return jax.vmap(jax.vmap(call, (0, None, None))), (q, k[:, 0], v[:, 0])
-
-
 def of_module(method):
     """A module with fewer heads of keys than of queries."""
     sizes = {"qk_size": HEAD, "vo_size": HEAD, "num_kv_heads": KEY_HEADS}
@@ -371,12 +354,12 @@ def lowered_with_shared_keys(platform, way):
     return str(lowered([platform], jax.grad(number, (0, 1, 2)), *data).mlir_module())
 
 
-@pytest.mark.parametrize("way", [of_axes, slow(of_vmap), slow(of_module)])
+@pytest.mark.parametrize("way", [of_axes, slow(of_module)])
 def test_heads_that_share_keys_lower_to_cudnn(way):
     assert "cudnn$fmhaSoftmaxBackward" in lowered_with_shared_keys("cuda", way)
 
 
-@pytest.mark.parametrize("way", [slow(of_axes), slow(of_vmap), slow(of_module)])
+@pytest.mark.parametrize("way", [slow(of_axes), slow(of_module)])
 def test_no_array_of_tpus_holds_the_keys_of_each_head(way):
     shapes = re.findall(r"tensor<((?:\d+x)+)[a-z]", lowered_with_shared_keys("tpu", way))
     sizes = [math.prod(int(axis) for axis in shape[:-1].split("x")) for shape in shapes]
