@@ -19,7 +19,7 @@ from attnkernel.kernels import AitchisonAitken, Tricube
 from attnkernel.methods import Blockwise
 from attnkernel.models import BiasReduced, Rows, _bias_reduced
 from attnkernel.priors import ExcludeSelf, HeldOut
-from attnkernel.sklearn import KernelClassifier, KernelRegressor
+from attnkernel.sklearn import KernelClassifier
 
 N, K = 24, 5
 
@@ -127,21 +127,6 @@ def test_iterations_of_other_kernels_rules_and_methods(data, kernel, options):
     np.testing.assert_allclose(found, weights[N:] @ powers @ y, rtol=1e-8)
 
 
-def test_a_row_of_weight_zero_within_reach_of_no_other(x64):
-    x, y = np.array([0.0, 0.1, 0.3, 9.0, 9.1]), np.array([1.0, 2.0, 4.0, 7.0, 5.0])
-    weights = np.array([1.0, 1.0, 1.0, 0.0, 0.0])
-
-    @eqx.filter_jit
-    def results(model):
-        total = jax.value_and_grad(lambda y: model(x[:3], x, y, weights=weights).sum())
-        return *total(jnp.asarray(y)), model(x[:3], x[:3], y[:3]).sum()
-
-    found, slope, expected = jax.device_get(results(model_of(kernel=ak.Epanechnikov(0.5))))
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-    assert np.isfinite(slope).all()
-    assert np.all(slope[3:] == 0)
-
-
 @pytest.mark.parametrize("order", [0, slow(1)])
 def test_hidden_rows_are_in_no_iteration(data, order):
     """Each query iterates over the rows that it may see."""
@@ -245,28 +230,6 @@ def test_iterations_that_store_no_weights(x64, order):
         np.testing.assert_allclose(one, weights @ labels, rtol=rtol)
 
 
-@pytest.mark.slow
-def test_gradients_under_leave_one_out_keep_no_matrix_for_each_query(x64):
-    x = np.linspace(0, 1, 200)
-
-    def loss(log):
-        model = model_of(0, 4, ak.Gaussian(jnp.exp(log)))
-        return jnp.sum(model(x, x, x, prior=ExcludeSelf()) ** 2)
-
-    needed = jax.jit(jax.grad(loss)).lower(np.float64(-2.0)).compile().memory_analysis()
-    assert needed.temp_size_in_bytes < 30 * 200 * 200 * 8  # and not 200 of them
-
-
-@pytest.mark.slow
-def test_labels_far_from_zero_in_float32():
-    x = np.random.default_rng(0).uniform(0, 1, 60).astype("float32")
-    y = np.sin(6 * x)
-    fitted = eqx.filter_jit(lambda model, x, y: model(x, x, y))
-    model = model_of(1, 4, ak.Gaussian(0.2))
-    near, far = fitted(model, x, y), fitted(model, x + 1000, y + 1000)
-    np.testing.assert_allclose(np.asarray(far) - 1000, near, atol=2e-3)
-
-
 def test_unsupported_uses_are_refused(data):
     x, y, q = data
     fit = known_fit(model_of(), x, y)
@@ -280,22 +243,6 @@ def test_unsupported_uses_are_refused(data):
     for labels in (y[:1], y[:-1]):
         message = rf"same n; got x \(24, 2\) and y \({len(labels)},\)"
         assert_raises(message, model_of(), q, x, labels)
-
-
-@pytest.mark.slow
-def test_estimators_take_iterations(data):
-    x, y, q = data
-    parts = {"iterations": 3, "objective": "aicc", "starts": 1}
-    estimator = KernelRegressor(order=0, per_dimension=True, **parts)
-    mean, sd = estimator.fit(x, y).predict(q, return_std=True)
-    model = estimator.model_
-    assert (model.model.order, model.iterations) == (0, 3)
-    assert estimator.fit_.model.iterations == 3
-    options = {"lengthscale": np.broadcast_to(model.kernel.lengthscale, 2)}
-    expected, weights = by_matrices(0, 3, q, x, y, **options)
-    np.testing.assert_allclose(mean, expected, rtol=1e-9)
-    left_out = y - left_out_by_matrices(0, 3, x, y, **options)
-    np.testing.assert_allclose(sd, np.sqrt(weights**2 @ left_out**2), rtol=1e-8)
 
 
 def test_a_classifier_takes_iterations(data):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from marks import slow
 from noisy_sine import whole_numbers
-from refusals import assert_raises
+from refusals import assert_raises, assert_refused
 from scipy import integrate, optimize, special, stats
 from scipy.stats import norm, vonmises
 from sklearn.neighbors import KernelDensity
@@ -37,6 +37,7 @@ def points(dim):
 def test_densities_of_scikit_learn(x64, dim):
     q, x, weights = points(dim)
     weights = weights + 0.1  # theirs are to be positive
+    q[-1] += 200.0  # there densities underflow, and their logarithms do not
 
     @jax.jit
     def densities(q, x, weights):
@@ -54,7 +55,8 @@ def test_densities_of_scikit_learn(x64, dim):
         expected = theirs.fit(x, sample_weight=weights).score_samples(q)
         assert np.any(np.isfinite(expected))
         # beyond the support theirs is log of the least positive number, ours -inf
-        expected = np.where(expected < -300, -np.inf, expected)
+        is_compact = name not in ("gaussian", "exponential")
+        expected = np.where(is_compact & (expected < -300), -np.inf, expected)
         close = functools.partial(np.testing.assert_allclose, rtol=1e-9, err_msg=name)
         close(log_density, expected, atol=1e-10)
         close(density, np.exp(expected))
@@ -71,18 +73,6 @@ def test_a_full_metric_is_the_covariance_of_scipy(x64):
         theirs = stats.gaussian_kde(x.T, weights=given)
         found = density(np.linalg.inv(theirs.covariance), given)
         np.testing.assert_allclose(found, theirs(q.T), rtol=1e-10)
-
-
-def test_the_log_density_does_not_underflow(x64):
-    @jax.jit
-    def logs(q, x):
-        kernels = ak.Gaussian(0.5), ak.kernels.Tricube(0.5)
-        return [ak.density(q, x, kernel=kernel, log=True) for kernel in kernels]
-
-    q = np.array([200.0])
-    gaussian, compact = logs(q, np.zeros(3))
-    np.testing.assert_allclose(gaussian, stats.norm.logpdf(q, scale=0.5), rtol=1e-12)
-    np.testing.assert_array_equal(compact, [-np.inf])
 
 
 @pytest.mark.parametrize("dim", [1, 7, slow(2), slow(3), slow(30)])
@@ -145,27 +135,6 @@ def test_densities_of_mixed_columns_sum_to_one(x64):
 
     found = np.sum(np.asarray(density(cells.reshape(-1, 3))))
     np.testing.assert_allclose(found * (grid[1] - grid[0]), 1.0, rtol=1e-9)
-
-
-def test_the_likelihood_of_lengthscale_and_shape_has_slopes(x64):
-    q, x, _ = points(2)
-
-    @jax.jit
-    @jax.vmap
-    def value_and_slopes(scale, alpha):
-        def log_likelihood(scale, alpha):
-            kernel = ak.kernels.RationalQuadratic(scale, alpha)
-            return jnp.sum(ak.density(q, x, kernel=kernel, log=True))
-
-        value, slopes = jax.value_and_grad(log_likelihood, argnums=(0, 1))(scale, alpha)
-        return value, jnp.stack(slopes)
-
-    for alpha in (1.5, 3.0):
-        s = 0.7 + 1e-5 * np.array([0, -1, 1, 0, 0])
-        a = alpha + 1e-5 * np.array([0, 0, 0, -1, 1])
-        values, slopes = map(np.asarray, value_and_slopes(s, a))
-        expected = [(values[2] - values[1]) / 2e-5, (values[4] - values[3]) / 2e-5]
-        np.testing.assert_allclose(slopes[0], expected, rtol=1e-7)
 
 
 def test_densities_of_li_and_racine_sum_to_one_over_their_categories(x64):
@@ -295,7 +264,7 @@ def test_a_support_of_two_columns_reflects_each_of_them(x64):
     assert np.all(draws[:, 1] <= 12.0)
 
 
-@pytest.mark.parametrize("ends", [None, (0.0, np.inf), (-np.inf, 12.0), (0.0, 12.0)])
+@pytest.mark.parametrize("ends", [(0.0, 12.0), *map(slow, (None, (0.0, np.inf), (-np.inf, 12.0)))])
 def test_distribution_functions_are_integrals_of_densities_and_of_draws(x64, ends):
     at = np.array([0.3, 2.0, 5.0])
     model = ak.KernelDensity(ak.Gaussian(0.7), support=ends)
@@ -325,12 +294,6 @@ def test_densities_round_a_circle_are_those_of_von_mises(x64):
     shifts = (at[:, None] - hours) * turns
     expected = turns * np.mean(vonmises.pdf(shifts, lengthscale**-2), axis=1)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
-def test_distributions_of_other_kernels_are_refused():
-    model = ak.KernelDensity(ak.Laplace(1.0))
-    assert_raises(r"of ak.Gaussian.*kernel is Laplace", model.cdf, X, X)
-    assert_raises(r"of ak.Gaussian.*kernel is Laplace", model.sample, jax.random.PRNGKey(0), 3, X)
 
 
 def test_unbiased_cross_validation_equals_that_of_r(x64):
@@ -414,23 +377,26 @@ def test_a_call_is_one_program(programs):
 
 
 def test_densities_that_do_not_exist_are_refused(x64):
-    with pytest.raises(ValueError, match=r"support must be the two ends.*\(1\.0, 0\.0\)"):
-        ak.KernelDensity(ak.Gaussian(1.0), support=(1.0, 0.0))
-    assert_raises("reflections of Laplace", ak.KernelDensity, ak.Laplace(1.0), support=(0.0, 1.0))
-    with pytest.raises(
-        ValueError, match=r"lengthscale of the kernel is 2: .* length of the support"
-    ):
-        ak.KernelDensity(ak.Gaussian(2.0), support=(0.0, 1.0))
-    with pytest.raises(ValueError, match="x must lie in the support, between 1 and inf"):
-        ak.KernelDensity(ak.Gaussian(1.0), support=(1.0, np.inf))(X, X)
-    with pytest.raises(ValueError, match="x must lie in the support, between 1 and inf"):
-        ak.fit(ak.KernelDensity(ak.Gaussian(1.0), support=(1.0, np.inf)), X)
-    with pytest.raises(ValueError, match=r"for each column of x; it has 1, and x has 2"):
-        ak.KernelDensity(ak.Gaussian(1.0), support=(0.0, np.inf))(PAIRS, PAIRS)
-    with pytest.raises(ValueError, match=r"label in its last column.*\(40, 1\)"):
-        ak.ConditionalDensity(ak.Gaussian(1.0), ak.Gaussian(1.0))(X, X)
-    with pytest.raises(ValueError, match="Gaussian label_kernel"):
-        ak.ConditionalDensity(ak.Gaussian(1.0), ak.Laplace(1.0)).mode(X, PAIRS)
-    with pytest.raises(ValueError, match=r"UnbiasedCV is for ak\.KernelDensity"):
-        ak.fit(ak.KernelDensity(ak.Laplace(1.0)), X, objective=UnbiasedCV())
-    assert_raises("y must be the labels of x", ak.fit, ak.KernelRegression(ak.Gaussian(1.0)), X)
+    def density(support, scale=1.0):
+        return ak.KernelDensity(ak.Gaussian(scale), support=support)
+
+    def conditional_density(label_kernel=ak.Laplace(1.0)):
+        return ak.ConditionalDensity(ak.Gaussian(1.0), label_kernel)
+
+    laplace, outside = ak.KernelDensity(ak.Laplace(1.0)), "x must lie in the support, between 1 and"
+    assert_refused(
+        (lambda: density((1.0, 0.0)), r"support must be the two ends.*\(1\.0, 0\.0\)"),
+        (lambda: ak.KernelDensity(ak.Laplace(1.0), support=(0.0, 1.0)), "reflections of Laplace"),
+        (lambda: density((0.0, 1.0), 2.0), "lengthscale of the kernel is 2: .* length of the sup"),
+        (lambda: density((1.0, np.inf))(X, X), outside),
+        (lambda: ak.fit(density((1.0, np.inf)), X), outside),
+        (lambda: density((0.0, np.inf))(PAIRS, PAIRS), "for each column of x; it has 1, and x has"),
+        (lambda: conditional_density()(X, X), r"label in its last column.*\(40, 1\)"),
+        (lambda: conditional_density().mode(X, PAIRS), "Gaussian label_kernel"),
+        (lambda: laplace.cdf(X, X), r"of ak.Gaussian.*kernel is Laplace"),
+        (
+            lambda: ak.fit(laplace, X, objective=UnbiasedCV()),
+            r"UnbiasedCV is for ak\.KernelDensity",
+        ),
+        (lambda: ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), X), "y must be the labels of x"),
+    )

@@ -77,8 +77,8 @@ def test_partial_derivatives_of_a_quadratic_are_exact(x64, derivative):
     expected = {(1, 0): 2.0 + 3.0 * b, (1, 1): 3.0 + 0.0 * b, (0, 2): 1.0 + 0.0 * b}[derivative]
     found = model.derivative((*derivative, 0))(x[:M], x, y)
     np.testing.assert_allclose(found, expected[:M], rtol=1e-8)
-    with pytest.raises(ValueError, match=r"Column 2 holds categories.*got derivative=\(0, 0, 1\)"):
-        model.derivative((0, 0, 1))(x[:M], x, y)
+    message = r"Column 2 holds categories.*got derivative=\(0, 0, 1\)"
+    assert_raises(message, model.derivative((0, 0, 1)), x[:M], x, y)
 
 
 # locfit.raw(lp(times, h = 10, deg = p), accel, kern = "gauss", deriv = 1, ev = c(10, 20, 30, 40))
@@ -143,5 +143,4 @@ def test_orders_that_are_refused():
     model = ak.KernelRegression(ak.Gaussian(1.0), order=1)
     assert_raises("order 1 has no derivative of order 2", model.derivative, 2)
     assert_raises("add up to 1 or 2; got", model.derivative, (0,))
-    with pytest.raises(ValueError, match=r"each of 1 columns, such as \(1,\); got \(0, 1\)"):
-        model.derivative((0, 1))(X_NEW, x, y)
+    assert_raises(r"each of 1 columns, such .*\(0, 1\)", model.derivative((0, 1)), X_NEW, x, y)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from estimates import fitted_and_leverage, local_fit, predict, prediction_variance
-from known_fits import known_fit
 from least_squares import coefficient_weights, left_out, local_polynomial as by_numpy
 from marks import slow
 from refusals import assert_raises
@@ -20,7 +19,6 @@ import attnkernel as ak
 from attnkernel.attention import Auto
 from attnkernel.local._moments import MAX_CENTRED_NUMBERS
 from attnkernel.local._monomials import exponents
-from attnkernel.local._polynomial import Polynomial, local_polynomial
 from attnkernel.methods import Blockwise, Dense
 from attnkernel.models import _regression
 from attnkernel.priors import ExcludeSelf, MaskFunction
@@ -233,18 +231,6 @@ def test_variance_where_the_design_is_nearly_singular(order):
     np.testing.assert_array_equal(mean, np.full(5, 1e6))
 
 
-def test_batch_axes_of_queries_and_keys(x64):
-    x, y, x_new = sample(2, out=3)
-    polynomial = Polynomial((ak.Gaussian(0.9), None, ak.Softmax()), order=1)
-    solve = functools.partial(local_polynomial, polynomial=polynomial)
-    queries, keys = np.stack([x_new, x_new + 0.1])[:, None], np.stack([x, 0.9 * x, x[::-1]])
-    found = jax.jit(solve)(queries, keys, y).coefficients
-    assert found.shape == (2, 3, M, 3, 3)
-    for a, b in np.ndindex(2, 3):
-        expected = coefficient_weights(queries[a, 0], keys[b], 0.9, 1) @ y
-        np.testing.assert_allclose(found[a, b], expected, rtol=1e-9, atol=1e-11)
-
-
 def statsmodels_test_data():
     """The 60 points of statsmodels' own test, of which R's np gives the bandwidths."""
     draw, n = np.random.RandomState(123456), 60
@@ -292,6 +278,3 @@ def test_no_queries_give_no_predictions():
     none = np.zeros((0, 2))
     assert model(none, x, y[:, 0]).shape == (0,)
     assert local_fit(model, none, x, y[:, 0]).condition.shape == (0,)
-    fitted = known_fit(model, x, y[:, 0])
-    bands, variance = ak.bands(fitted, none), ak.noise_variance(fitted, none)
-    assert bands.lower.shape == variance.shape == (0,)

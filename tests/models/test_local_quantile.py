@@ -144,15 +144,6 @@ def test_quantiles_of_a_fit_of_order_1_are_local_linear(x64):
 
 
 @pytest.mark.slow
-def test_a_fit_of_a_local_quantile_minimises_its_loss_on_a_grid(x64):
-    x, y, _, _ = sample()
-    median = ak.LocalQuantile(ak.Gaussian(0.3))
-    with pytest.warns(ak.FitWarning, match="has no slope"):
-        own = ak.fit(median, x, y)
-    assert own.loss <= ak.LeaveOneOut()(median, jnp.asarray(x), jnp.asarray(y))
-
-
-@pytest.mark.slow
 def test_derivatives_are_those_of_the_polynomial_through_its_labels(x64):
     x, y, _, x_new = sample()
 

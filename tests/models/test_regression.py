@@ -13,7 +13,6 @@ from estimates import predict
 from known_fits import known_fit
 from laws import KERNELS
 from marks import slow
-from programs import operations
 from refusals import assert_refused
 
 import attnkernel as ak
@@ -31,6 +30,7 @@ def sample(dim: int):
 
 
 def test_heads_are_combined_by_their_coefficients(x64):
+    """Heads of a kernel, and those of a rule, by whose temperatures the lengthscale is scaled."""
     x, y, x_new = sample(1)
     lengthscales, coefficients = np.array([0.2, 0.5, 2.0]), np.array([1.5, -0.75, 0.1])
 
@@ -39,7 +39,9 @@ def test_heads_are_combined_by_their_coefficients(x64):
         stack = ak.PerHead(eqx.filter_vmap(ak.Gaussian)(lengthscales))
         model = ak.MultiheadKernelRegression(stack, coefficients)
         start = ak.MultiheadKernelRegression(stack).coefficients
-        return model.heads(x_new, x, y), model(x_new, x, y), start
+        rules = ak.PerHead(eqx.filter_vmap(ak.Softmax)(lengthscales**2))
+        by_rules = ak.MultiheadKernelRegression(ak.Gaussian(1.0), coefficients, rule=rules)
+        return model.heads(x_new, x, y), [m(x_new, x, y) for m in (model, by_rules)], start
 
     heads, combined, start = results(lengthscales)
     np.testing.assert_allclose(start, np.full(3, 1 / 3))
@@ -47,7 +49,7 @@ def test_heads_are_combined_by_their_coefficients(x64):
     each = np.exp(-0.5 * away**2)
     alone = each @ y / each.sum(axis=2)
     np.testing.assert_allclose(heads, alone, rtol=1e-12)
-    np.testing.assert_allclose(combined, coefficients @ alone, rtol=1e-12)
+    np.testing.assert_allclose(combined, [coefficients @ alone] * 2, rtol=1e-12)
 
 
 def test_invalid_heads_and_policies_are_refused():
@@ -93,15 +95,6 @@ def test_policies_where_the_kernel_gives_no_weight(policy, expected):
 def test_the_policy_raise_names_the_remedies():
     with pytest.raises(RuntimeError, match=r"lengthscale.*on_empty"):
         jax.block_until_ready(out_of_reach("raise"))
-
-
-def test_nearest_labels_are_found_only_if_a_query_has_no_weight():
-    x, y, x_new = sample(2)
-    model = ak.KernelRegression(ak.Gaussian(0.3), on_empty="nearest")
-    traced = jax.make_jaxpr(lambda x_new: model(x_new, x, y))(jnp.asarray(x_new))
-    names = {one.primitive.name for one in operations(traced.jaxpr, skipped=("cond",))}
-    assert "cond" in names
-    assert "argmin" not in names
 
 
 @pytest.mark.parametrize("policy", ["mean", slow("nan"), slow("nearest")])
@@ -204,40 +197,6 @@ def test_a_learned_regression_follows_on_empty(x64):
     np.testing.assert_allclose(results(XS, YS), list(expected.values()), rtol=1e-12)
 
 
-@pytest.mark.slow
-def test_raise_is_an_error_in_every_regressor():
-    """One program, in which a regressor is chosen by its number."""
-
-    @jax.jit
-    def prediction(number):
-        def total(model):
-            return sum(map(jnp.sum, jax.tree.leaves(model(AT, XS, YS, prior=hidden))))
-
-        models = regressors("raise").values()
-        return jax.lax.switch(number, [functools.partial(total, model) for model in models])
-
-    hidden = HeldOut(np.ones(ROWS, bool))
-    for number in range(6):
-        with pytest.raises(Exception, match="no label within reach"):
-            jax.block_until_ready(prediction(number))
-
-
-def test_heads_of_a_rule_and_of_a_kernel(x64):
-    """Either may be for each head, as in `attend`."""
-
-    @jax.jit
-    def results(temperatures):
-        kernel = ak.Gaussian(0.3)
-        rules = eqx.filter_vmap(ak.Softmax)(temperatures)
-        model = ak.MultiheadKernelRegression(kernel, np.array([2.0, -1.0]), rule=ak.PerHead(rules))
-        return model(AT, XS, YS[:, 0])
-
-    of_pairs = -0.5 * ((AT[:, None] - XS) / 0.3) ** 2
-    weights = np.exp(of_pairs / np.array([0.5, 2.0])[:, None, None])
-    one, other = weights @ YS[:, 0] / weights.sum(axis=2)
-    np.testing.assert_allclose(results(np.array([0.5, 2.0])), 2 * one - other, rtol=1e-9)
-
-
 def test_policies_that_need_one_prior_are_refused_with_priors_of_heads():
     alibi = ak.PerHead([ak.Alibi(0.5), ak.Alibi(1.0)])
     options = {"num_heads": 2, "prior": alibi, "on_empty": "mean"}
@@ -301,12 +260,6 @@ def test_inside_the_data_at_order_0_and_under_jit_there_is_no_warning():
         regression(0)(LINE + 0.5, LINE, SINE)
         jax.jit(lambda x_new: regression(2)(x_new, LINE, SINE))(LINE + 0.3)
     assert caught == []
-
-
-def test_terms_that_the_data_do_not_determine_are_told():
-    two = np.r_[np.zeros(5), np.ones(5)]
-    with pytest.warns(ExtrapolationWarning, match="at 3 the data do not determine all terms"):
-        ak.KernelRegression(ak.Gaussian(1.0), order=2)(np.array([0.2, 0.5, 0.8]), two, two)
 
 
 def test_flags_are_those_of_their_formula(x64):

@@ -18,7 +18,6 @@ from slopes import assert_slopes
 from statsmodels.nonparametric.smoothers_lowess import lowess
 
 import attnkernel as ak
-from attnkernel.models._robust import weighted_median
 from attnkernel.priors import ExcludeSelf, HeldOut
 
 CSV_FOLDER = Path(ak.__file__).parent / "data" / "csv"
@@ -206,19 +205,6 @@ def test_outliers_without_weight_take_no_digits():
     found, expected, delta = jax.device_get(predictions(*parts))
     assert np.all(delta[outliers] == 0)
     np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-def test_medians(x64):
-    """Of repeated values, of an even and an odd number, and with weights of 0 on both sides."""
-    rng = np.random.default_rng(0)
-    values, weights = rng.integers(0, 9, (50, 8)) * 1.0, rng.integers(0, 4, (50, 8))
-    values[0], weights[0] = [1.0, 2.0, 3.0, 9.0] * 2, [1, 1, 1, 1, 0, 0, 0, 0]
-    weights[:, 0] += ~weights.any(axis=1)
-    expected = [np.median(np.repeat(*row)) for row in zip(values, weights, strict=True)]
-    assert expected[0] == 2.5
-    median = jax.jit(jax.vmap(weighted_median))
-    for scale in (1.0, 0.1):
-        np.testing.assert_array_equal(median(values, scale * weights), expected)
 
 
 # ---------------------------------------------------------------------------- properties

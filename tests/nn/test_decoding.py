@@ -401,13 +401,6 @@ LOST = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("cache", "length", "rows"), LOST)
-def test_rows_that_a_cache_does_not_hold_are_refused(as_users_run_it, cache, length, rows):
-    asked = rf"cannot go back to {length} and keep \[{rows[0]}, {rows[1]}\]"
-    assert_raises(f"rows increasing.*spare=.*{asked}", filled(**cache).keep, length, rows)
-
-
 def test_invalid_arguments_are_refused(as_users_run_it):
     other, step = ak.nn.KVCache(9, 2, 3, 2), functools.partial(heads().step, X, heads().cache(9))
     assert_refused(

@@ -1,7 +1,6 @@
 """Exchange with Equinox and PyTorch: checkpoints, masks, arguments; results of PyTorch's modules,
 stored by `torch_modules.py`; strict promotion."""
 
-import functools
 import io
 import json
 from pathlib import Path
@@ -88,52 +87,37 @@ def test_deterministic_is_the_older_name_of_inference():
     np.testing.assert_allclose(found, call(ours, X, X, X, inference=True), rtol=1e-6)
 
 
-def in_dtype(tree, dtype):
-    cast = lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf  # noqa: E731
-    return jax.tree.map(cast, tree)
-
-
-def attend(x, **options):
-    return ak.attend(x, x, x, **{"kernel": ak.DotProduct()} | options)
-
-
 def multihead(x):
-    return in_dtype(built(ak.MultiheadAttention, 3, SIZE, rotary=ak.Rotary()), x.dtype)(x, x, x)
+    module = built(ak.MultiheadAttention, 3, SIZE, rotary=ak.Rotary())
+    cast = lambda leaf: leaf.astype(x.dtype) if eqx.is_inexact_array(leaf) else leaf  # noqa: E731
+    return jax.tree.map(cast, module)(x, x, x)
 
 
-def regression(x, **options):
-    return ak.KernelRegression(ak.Gaussian(1.0), **options)(x, x, x[:, 0])
-
-
-SORTED = {"kernel": ak.Laplace(1.0), "method": ak.methods.Sorted()}
+GAUSSIAN, SORTED = ({"kernel": kernel} for kernel in (ak.Gaussian(1.0), ak.Laplace(1.0)))
+TABLE = priors.RelativeBias(8, max_distance=16)
 CALLS = {
-    "dot product": attend,
-    "gaussian": lambda x: attend(x, kernel=ak.Gaussian(1.0)),
-    "blocks": lambda x: attend(x, method=ak.methods.Blockwise(2, 2), prior=ak.Causal()),
-    "sorted": lambda x: ak.attend(x[:, :1], x[:, :1], x, **SORTED),
-    "temperature": lambda x: attend(x, rule=ak.Softmax(jnp.asarray(2.0))),
-    "entmax": lambda x: attend(x, rule=ak.Entmax(1.5)),
-    "bias": lambda x: attend(x, prior=ak.Alibi(0.5)),
-    "table": lambda x: attend(x, prior=priors.RelativeBias(8, max_distance=16)),
-    "regression": regression,
-    "local lines": lambda x: regression(x, order=1),
+    "temperature": lambda x: ak.attend(x, x, x, **GAUSSIAN, rule=ak.Softmax(jnp.asarray(2.0))),
+    "blocks": lambda x: ak.attend(x, x, x, **GAUSSIAN, method=ak.methods.Blockwise(2, 2)),
+    "sorted": lambda x: ak.attend(x[:, 1:2], x[:, :1], x, **SORTED, method=ak.methods.Sorted()),
+    "entmax": lambda x: ak.attend(x, x, x, **GAUSSIAN, rule=ak.Entmax(1.5)),
+    "table": lambda x: ak.attend(x, x, x, **GAUSSIAN, prior=TABLE),
+    "local lines": lambda x: ak.KernelRegression(ak.Gaussian(1.0), order=1)(x, x, x[:, 0]),
     "module": multihead,
 }
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def results(dtype, x):
-    """In float32 with the promotions of JAX, and in half precision without."""
-    expected = {name: call(x) for name, call in CALLS.items()}
-    with jax.numpy_dtype_promotion("strict"):
-        return expected, {name: call(x.astype(dtype)) for name, call in CALLS.items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "atol"), [(jnp.bfloat16, 0.1), (jnp.float16, 0.02)])
 def test_half_precision_where_implicit_promotion_is_forbidden(dtype, atol):
     """In float32 inside: the strict mode of JAX forbids users' mixtures, not ours."""
-    expected, half = jax.device_get(results(dtype, X))
+
+    @jax.jit
+    def results(x):
+        expected = {name: call(x) for name, call in CALLS.items()}
+        with jax.numpy_dtype_promotion("strict"):
+            return expected, {name: call(x.astype(dtype)) for name, call in CALLS.items()}
+
+    expected, half = jax.device_get(results(X))
     for name, out in half.items():
         assert out.dtype == dtype
         found = out.astype(np.float32)
