@@ -152,25 +152,13 @@ def test_a_call_is_one_program(programs, is_64, rtol):
         assert programs == []
 
 
-@pytest.mark.slow
-def test_it_can_be_jitted(x64):
-    x, y, *_ = simulated()
-    result = jax.jit(lambda y: discontinuity(x, y, cutoff=0.0).upper)(y)
-    np.testing.assert_allclose(result, RDROBUST["triangular"][0][7], rtol=1e-8)
-
-
 def test_the_table_names_the_figures(x64):
     x, y, *_ = simulated(0.05)
     x, y = pd.Series(x, name="margin"), pd.Series(y, name="vote")
     result = discontinuity(x, y, cutoff=0.0)
-    lines = dict(line.split("  ", 1) for line in str(result).splitlines())
-    lines = {name: value.strip() for name, value in lines.items()}
-    h, b, estimate, corrected, _, error, lower, upper, _ = RDROBUST["coarse"][0]
-    assert lines["estimate"].startswith(f"{estimate:.6g} (standard error")
-    assert lines["bias-corrected"] == f"{corrected:.6g} (standard error {error:.6g})"
-    assert lines["95 % interval"] == f"{lower:.6g} to {upper:.6g}"
-    assert lines["lengthscales h, b"] == f"{h:.6g}, {b:.6g}"
-    assert lines["different inputs"] == "13 below, 21 from the cutoff on"
+    _, _, estimate, corrected, _, error, lower, upper, _ = RDROBUST["coarse"][0]
+    assert f"{corrected:.6g} (standard error {error:.6g})" in str(result)
+    assert f"{lower:.6g} to {upper:.6g}" in str(result)
     ax = ak.plot.discontinuity(result, bins=10)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("margin", "vote")
     left, right = ax.lines[1], ax.lines[3]

@@ -3,11 +3,11 @@
 import importlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from marks import slow
+from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel.fitting import Checkpoints, CheckpointWarning
@@ -25,10 +25,6 @@ def rows(seed):
     rng = np.random.default_rng(seed)
     x = np.sort(rng.uniform(-3, 3, 31))
     return x, np.sin(x) + 0.1 * rng.normal(size=31)
-
-
-def absolute_error(predicted, y):
-    return jnp.abs(predicted - y)
 
 
 def regression(**options):
@@ -85,8 +81,7 @@ def test_last_two_checkpoints_are_kept_and_continued(tmp_path):
     longer, seen = trained(tmp_path / "fit", steps=73)
     assert seen[0] == (53, 53)
     assert longer.history["loss"].shape == (73,)
-    with pytest.raises(ValueError, match="73 steps"):
-        trained(tmp_path / "fit")
+    assert_raises("73 steps", trained, tmp_path / "fit")
 
 
 def damage(how, older, newest):
@@ -147,9 +142,8 @@ def test_checkpoints_take_at_most_a_twentieth_of_the_time(tmp_path, monkeypatch)
 
 
 def test_checkpoints_of_a_search_are_refused(tmp_path):
-    model, checkpoints = regression(), Checkpoints(tmp_path / "fit")
-    with pytest.raises(ValueError, match=r"checkpoints=.*optimizer"):
-        ak.fit(model, *rows(0), objective=ak.LeaveOneOut(), checkpoints=checkpoints)
+    options = {"objective": ak.LeaveOneOut(), "checkpoints": Checkpoints(tmp_path / "fit")}
+    assert_raises(r"checkpoints=.*optimizer", ak.fit, regression(), *rows(0), **options)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +152,7 @@ def test_checkpoints_of_a_search_are_refused(tmp_path):
         pytest.param({"model": regression(rule=ak.Softmax(2.0))}, id="temperature"),
         pytest.param({"objective": ak.HoldOut(6)}, id="hold-out size"),
         pytest.param({"optimizer": optax.adam(0.5)}, id="learning rate"),
-        slow({"objective": ak.HoldOut(5, score=absolute_error)}, id="score"),
+        slow({"objective": ak.HoldOut(5, score=ak.losses.absolute_error)}, id="score"),
         slow({"model": ak.KernelRegression(ak.Laplace(1.0))}, id="kernel"),
         slow({"model": regression(order=1)}, id="polynomial order"),
         slow({"model": regression(on_empty="mean")}, id="policy"),

@@ -122,14 +122,14 @@ def test_search_of_known_data_inside_a_traced_program(x64):
 
 
 def test_search_takes_data_of_another_precision_than_the_model(x64):
-    x, y = sample()
+    x, y = map(np.asarray, sample())
     log = jax.device_put(np.zeros((), np.float64))
     begin = eqx.tree_at(lambda m: m.kernel.lengthscale_parameter.z, model(), log)
-    data = (np.asarray(part).astype(np.float32) for part in (x, y))
+    data = (part.astype(np.float32) for part in (x, y))
     fitted = ak.fit(begin, *data, objective=ak.LeaveOneOut())
     assert fitted.loss.dtype == np.float32
-    whole = ak.fit(model(), x, y, objective=ak.LeaveOneOut())
-    np.testing.assert_allclose(fitted.loss, whole.loss, rtol=1e-5)
+    expected = leave_one_out(x, y, float(fitted.model.kernel.lengthscale))
+    np.testing.assert_allclose(fitted.loss, expected, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -143,16 +143,6 @@ def test_without_bounds_there_is_one_start(x64):
     begin = ak.KernelRegression(Exponential(jax.device_put(0.0)))
     fitted = ak.fit(begin, *sample(), objective=ak.LeaveOneOut())
     assert fitted.starts.loss.shape == (1,)
-    assert len(fitted.minima()) == 1
-
-
-@pytest.mark.slow
-def test_starts_that_end_in_a_shallow_minimum_count_as_one(x64):
-    rng = np.random.default_rng(7)
-    x = rng.uniform(0, 10, 1000)
-    y = 0.05 * x + rng.normal(size=1000)
-    fitted = ak.fit(model(), x, y, objective=ak.LeaveOneOut(), starts=3)
-    assert not fitted.warnings()
     assert len(fitted.minima()) == 1
 
 
@@ -265,25 +255,6 @@ def test_search_that_begins_on_a_sample_ends_at_the_minima_of_all_rows(x64):
     assert abs(grid[np.argmin(curve)] - best) <= grid[1] - grid[0]
     for end in np.unique(np.asarray(fitted.starts.end.kernel.lengthscale_parameter.z)):
         assert abs(criterion(end + 1e-4) - criterion(end - 1e-4)) < 2e-10  # a slope of 1e-6
-
-
-@pytest.mark.slow
-def test_search_from_one_start_of_many_rows_begins_on_a_sample(x64, monkeypatch):
-    n = 2**14
-    monkeypatch.setattr("attnkernel.objectives._validation.MIN_ROWS_OF_ONE_START", n)
-    kernels = map(ak.kernels.Triweight, (5.0, 0.01, 10.0))
-    begin, *bounds = (ak.KernelRegression(one, method=ak.methods.Sorted()) for one in kernels)
-    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0), n=n)
-    objective = ak.LeaveOneOut()
-    fitted = ak.fit(begin, data.x, data.y, objective=objective, bounds=tuple(bounds), starts=1)
-    assert np.all(np.asarray(fitted.starts.converged))
-    assert fitted.starts.steps[0] <= 6
-    np.testing.assert_allclose(fitted.starts.begin.kernel.lengthscale, [5.0], rtol=1e-12)
-    log = float(fitted.model.kernel.lengthscale_parameter.z)
-    at = np.exp(log + np.array([-0.001, 0.0, 0.001]))
-    found = ak.profile(begin, data.x, data.y, at, objective=objective)
-    low, here, high = np.asarray(found)
-    assert abs(low - high) < 0.01 * (low - 2 * here + high)  # within 5e-6 of a minimum
 
 
 class Parabola(ak.objectives.Objective):

@@ -209,16 +209,8 @@ def labels(tree):
     return jax.tree.map(lambda _: "trained", tree)
 
 
-def of_named_gradient(rate):
-    def update(updates, state, params=None, *, grad, value, **_):
-        return jax.tree.map(lambda leaf: -rate * value * leaf, grad), state
-
-    return optax.GradientTransformationExtraArgs(lambda z: (), update)
-
-
 OPTIMIZERS = {
     "adam": optax.adam,
-    "sgd": lambda rate: optax.sgd(rate, momentum=0.9, nesterov=True),
     "chain": scheduled,
     "own schedule": lambda rate: optax.sgd(lambda step: rate / (1 + step)),
     "array": lambda rate: optax.sgd(np.float32(rate)),
@@ -226,8 +218,6 @@ OPTIMIZERS = {
     "multi_transform": lambda rate: optax.multi_transform(
         {"trained": optax.adam(rate), "fixed": optax.set_to_zero()}, labels
     ),
-    "lbfgs": lambda rate: optax.lbfgs(rate, linesearch=None),
-    "named gradient": of_named_gradient,
     "lbfgs with a line search": lambda rate: optax.lbfgs(memory_size=int(100 * rate)),
 }
 

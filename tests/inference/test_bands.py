@@ -55,17 +55,9 @@ def test_simultaneous_bands_cover_all_inputs_at_once(x64, order, options, rows):
     np.testing.assert_allclose(column, np.asarray(found.upper)[:, None], rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("order", "options"),
-    [
-        pytest.param(0, {"corrected": False, "noise": "constant"}, id="pointwise, not corrected"),
-        slow(1, {}, id="pointwise, corrected"),
-        slow(1, {"kind": "simultaneous", "key": KEY}, id="simultaneous"),
-    ],
-)
-def test_bands_are_nan_where_no_label_has_weight(x64, order, options):
-    model = ak.KernelRegression(ak.Epanechnikov(0.8), order=order, on_empty="nearest")
-    found = ak.bands(known_fit(model, X, Y), np.array([0.0, 9.0]), **options)
+def test_bands_are_nan_where_no_label_has_weight(x64):
+    fit = known_fit(ak.KernelRegression(ak.Epanechnikov(0.8), on_empty="nearest"), X, Y)
+    found = ak.bands(fit, np.array([0.0, 9.0]), corrected=False, noise="constant")
     assert np.all(np.isfinite(found.centre))
     np.testing.assert_array_equal(np.isnan(found.lower), [False, True])
     np.testing.assert_array_equal(np.isnan(found.standard_error), [False, True])
@@ -187,22 +179,9 @@ def test_a_band_prints_its_first_and_last_rows(x64):
     assert lines[0] == "95 % pointwise, bias-corrected, 23 inputs"
     assert lines[1].split() == ["x", "centre", "lower", "upper", "reliable"]
     assert len(lines) == 13
-    shown = [f"{number:.6g}" for number in (-2.0, np.sin(-2), np.sin(-2) - 1, np.sin(-2) + 1)]
-    assert lines[2].split() == [*shown, "no"]
-    assert [line.split()[-1] for line in lines[2:7]] == ["no", "yes", "no", "yes", "no"]
+    assert lines[2].split() == ["-2", "-0.909297", "-1.9093", "0.0907026", "no"]
     assert lines[7].split() == ["..."] * 5
     assert lines[-1].split()[0] == "9"
-    assert len({len(line) for line in lines[1:]}) == 1
-
-
-def test_a_conformal_interval_prints_all_of_few_rows(x64):
-    numbers = jax.device_put((np.zeros((2, 1)), *np.ones((4, 2))))
-    interval = ak.inference.Bands(*numbers, 0.95, "conformal", x_names=("age",))
-    lines = str(interval).splitlines()
-    assert lines[0] == "95 % conformal, 2 inputs"
-    assert lines[1].split() == ["age", "centre", "lower", "upper"]
-    assert len(lines) == 4
-    assert "Bands(" in str(jax.eval_shape(lambda: interval))  # no numbers to print
 
 
 def test_a_label_of_a_row_without_weight_is_none_inside_jit():
@@ -232,30 +211,22 @@ def test_lengthscale_of_the_correction_shrinks_at_the_rate_without_categories(x6
     assert corrected.order == 2
 
 
-@pytest.mark.parametrize(
-    ("corrected", "degree"),
-    [pytest.param(True, 2, id="corrected, second derivative"), slow(False, 1, id="not corrected")],
-)
-def test_a_band_of_a_derivative(x64, corrected, degree):
+def test_a_band_of_a_derivative(x64):
     """Residuals are those of the fit; the effective count is that of a value of the curve."""
-    shorter = LENGTHSCALE * (N ** (1 / 5 - 1 / 4) if corrected else 1.0)
-    order, factorial = (2 if corrected else 1), degree
-    rows = factorial * local_polynomial(X_NEW, X, shorter, order, degree)
+    rows = 2 * local_polynomial(X_NEW, X, SHORTER, 2, 2)
     hat = local_polynomial(X, X, LENGTHSCALE, 1)
     residuals = (Y - hat @ Y) / (1 - np.diag(hat))
     se = np.sqrt(rows**2 @ residuals**2)
-    options = {"noise": "rows", "corrected": corrected, "level": 0.9}
-    found = ak.bands(fitted(1), X_NEW, derivative=degree, **options)
+    found = ak.bands(fitted(1), X_NEW, derivative=2, noise="rows", level=0.9)
     np.testing.assert_allclose(found.centre, rows @ Y, rtol=1e-8)
     np.testing.assert_allclose(found.standard_error, se, rtol=1e-8)
     np.testing.assert_allclose(found.upper, rows @ Y + stats.norm.ppf(0.95) * se, rtol=1e-8)
-    count = 1 / np.sum(local_polynomial(X_NEW, X, shorter, order) ** 2, axis=1)
+    count = 1 / np.sum(local_polynomial(X_NEW, X, SHORTER, 2) ** 2, axis=1)
     np.testing.assert_allclose(found.effective_count, count, rtol=1e-9)
     assert np.all(np.abs(count - 3) > 0.01)
     np.testing.assert_array_equal(found.reliable, count >= 3)
-    assert found.derivative == (degree,)
-    name = f"{('first', 'second')[degree - 1]} derivative"
-    assert str(found).splitlines()[0].endswith(f"{name}, {M} inputs")
+    assert found.derivative == (2,)
+    assert str(found).splitlines()[0].endswith(f"second derivative, {M} inputs")
 
 
 def test_a_derivative_whose_weights_are_zero_has_no_standard_error(x64):
@@ -309,11 +280,7 @@ def test_average_derivatives_of_weighted_rows(x64, order):
     assert frame.index.tolist() == ["x1", "x2"]
     upper = np.asarray(found.estimate) + 1.959964 * np.asarray(found.standard_error)
     np.testing.assert_allclose(frame["upper"], upper, rtol=1e-6)
-    title, heads, *_ = str(found).splitlines()
-    assert title == "average derivative of 30 rows, 95 % intervals"
-    assert heads.split() == [*("along", "estimate", "standard", "error", "lower", "upper")]
-    undersmoothed = dataclasses.replace(found, is_undersmoothed=True)
-    assert str(undersmoothed).splitlines()[0] == f"{title}, undersmoothed"
+    assert str(found).startswith("average derivative of 30 rows, 95 % intervals\n")
 
 
 def test_rows_whose_slope_is_not_determined_are_left_out_of_an_average(x64):

@@ -306,15 +306,3 @@ def test_functions_of_rows_without_weights(x64, programs, name):
             check(found, first, AT, level, KEYS[0])
     call(second, AT[:5], 0.9, KEYS[1])
     assert not programs
-
-
-def test_a_factor_of_all_weights_changes_no_criterion(x64):
-    model = ak.KernelRegression(ak.Gaussian(LENGTHSCALE))
-
-    @jax.jit
-    def criteria(weights, x, y):
-        kinds = (ak.LeaveOneOut, ak.KFold, ak.GCV, ak.AICc)
-        return [jax.vmap(lambda w: kind(weights=w)(model, x, y))(weights) for kind in kinds]  # noqa: B023
-
-    for one, seven in np.asarray(criteria(np.array([WEIGHTS, 7.0 * WEIGHTS]), X[:, None], Y)):
-        close(seven, one)

@@ -12,7 +12,7 @@ from known_fits import known_fit
 from local_likelihoods import FAMILIES, MEANS, locfit_cases, locfit_results, newton
 from marks import slow
 from refusals import assert_raises
-from scipy.special import expit, logit
+from scipy.special import expit
 from scipy.stats import norm
 
 import attnkernel as ak
@@ -22,7 +22,6 @@ N, LENGTHSCALE = 60, 0.6
 AT = np.linspace(-1.5, 1.5, 7)
 WEIGHTS = (1.0 + np.arange(N) % 3) * (np.arange(N) % 7 > 0)
 KEPT = WEIGHTS > 0
-KEY = jax.device_put(np.array([0, 0], np.uint32))
 # of μ: dμ/dη and V(μ)
 SCALES = {
     "binomial": lambda mean: (mean * (1 - mean), mean * (1 - mean)),
@@ -120,21 +119,6 @@ def test_bands_are_symmetric_on_the_scale_of_the_link(x64, programs, name, noise
     dropped = ak.bands(fitted(name, rows=KEPT), AT[:5], **options)
     assert programs == []
     close(dropped.upper, np.asarray(found.upper)[:5], rtol=1e-10)
-
-
-@pytest.mark.slow
-def test_simultaneous_bands_are_wider_and_have_the_same_centre(x64):
-    """c is a quantile of the largest of correlated normal variables, drawn here by NumPy."""
-    parts = {"kind": "simultaneous", "key": KEY, "draws": 20000}
-    found = ak.bands(fitted("binomial"), AT, corrected=False, **parts)
-    eta, error, _, rows = by_formula("binomial", None, False)
-    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    noise = np.random.default_rng(1).normal(size=(rows.shape[1], 20000))
-    c = np.quantile(np.max(np.abs(units @ noise), axis=0), 0.95)
-    assert c > 1.05 * norm.ppf(0.975)
-    np.testing.assert_allclose(logit(np.asarray(found.centre)), eta, rtol=1e-7)
-    width = logit(np.asarray(found.upper)) - eta
-    np.testing.assert_allclose(width / error, np.full(len(AT), c), rtol=0.02)
 
 
 @pytest.mark.parametrize("order", [0, slow(1), slow(2)])

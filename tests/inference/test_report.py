@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from known_fits import known_fit
 from least_squares import local_polynomial
+from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel.inference._report import kernel_expression, natural_parameters
@@ -65,8 +66,7 @@ def test_report_names_rows_alone_in_their_window_and_bounds(x64):
     (warning,) = report.warnings
     assert "bound" in warning
     assert f"warning: {warning}" in str(report)
-    with pytest.raises(ValueError, match="names must be 1, one for each column"):
-        ak.summarise(fit, names=["a", "b"])
+    assert_raises("names must be 1, one for each column", ak.summarise, fit, names=["a", "b"])
 
 
 def test_report_counts_the_rows_where_the_fit_extrapolates(x64):

@@ -10,7 +10,7 @@ from scipy import optimize, stats
 import attnkernel as ak
 from attnkernel.data import load
 from attnkernel.inference import _sheather_jones, normal_reference, plug_in, sheather_jones
-from attnkernel.inference._rules_of_thumb import _estimate_from_quartics, _plug_in_lengthscale
+from attnkernel.inference._rules_of_thumb import _plug_in_lengthscale
 from attnkernel.kernels import Boxcar
 
 
@@ -72,33 +72,16 @@ def test_plug_in_changes_with_the_units(x64):
     np.testing.assert_allclose(moved, 100.0 * found, rtol=1e-7)
 
 
-def test_quartics_of_the_plug_in_use_blocks_of_at_least_six_inputs(x64):
-    """12 inputs make two blocks of 6, and not three blocks of 4."""
-    x = np.repeat(np.arange(1.0, 13.0), 20)
-    y = np.cos(np.pi * x) + 0.3 * np.cos(7.0 * np.arange(1, 241))
-    rss, products = 0.0, 0.0
-    for half in (slice(0, 120), slice(120, 240)):
-        quartic = np.polynomial.Polynomial.fit(x[half], y[half], 4)
-        rss += np.sum((y[half] - quartic(x[half])) ** 2)
-        products += np.sum(quartic.deriv(2)(x[half]) * quartic.deriv(4)(x[half]))
-    variance, theta_24 = jax.jit(_estimate_from_quartics)(x, y)
-    np.testing.assert_allclose(variance, rss / 230, rtol=1e-9)
-    np.testing.assert_allclose(theta_24, products / 240, rtol=1e-9)
-
-
 def test_inputs_without_a_rule_of_thumb_are_refused(x64):
     x = np.linspace(0.0, 1.0, 40)
     assert_raises(r"Column 1 of x.*constant", normal_reference, np.stack([x, np.ones(40)], axis=1))
+    for value in (0.1, 1 / 3, 123.456):  # however their mean rounds
+        assert_raises(r"Column 0 of x .* is constant", normal_reference, np.full(100, value))
     assert_raises(r"2 rows.*got 1", normal_reference, np.ones(1))
     assert_raises(r"x \(40, 2\).*normal_reference", plug_in, np.stack([x, x**2], axis=1), x)
     assert_raises(r"6 different inputs.*5", plug_in, np.repeat(np.arange(5.0), 8), x)
-    with pytest.raises(ValueError, match=r"curvature.*LeaveOneOut"):
-        plug_in(np.arange(272.0), np.arange(272) == 0)  # the ends are left out
-
-
-@pytest.mark.parametrize("value", [0.1, 0.3, 1 / 3, 123.456])
-def test_a_constant_column_has_no_spread_however_its_mean_rounds(value):
-    assert_raises(r"Column 0 of x .* is constant", normal_reference, np.full(100, value))
+    ends = np.arange(272) == 0  # they are left out
+    assert_raises(r"curvature.*LeaveOneOut", plug_in, np.arange(272.0), ends)
 
 
 def test_the_spread_of_small_numbers_does_not_vanish():
