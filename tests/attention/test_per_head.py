@@ -128,22 +128,11 @@ def test_a_list_of_heads_is_stacked(x64):
         ([], "at least one head"),
         ([ak.Gaussian(), ak.Laplace()], r"one class.*got Gaussian\(.*and Laplace\("),
         ([ak.Gaussian(), 3], r"stack\[1\] must be a Kernel"),
-        (
-            [ak.Softmax(ak.fixed(0.5)), ak.Softmax(0.5)],
-            r"fixed or trained.*fixed\(0.5\).*and Softmax\(temperature=0.5",
-        ),
-        (
-            [ak.Gaussian(0.1), ak.Gaussian(np.ones(2))],
-            r"numbers alone.*Gaussian\(lengthscale=0.1\) and",
-        ),
-        ([ak.Gaussian(), ak.Gaussian(metric=np.eye(2))], r"numbers alone.*Gaussian\(.*metric"),
+        ([ak.Softmax(ak.fixed(0.5)), ak.Softmax(0.5)], r"fixed or trained.*fixed\(0.5\).*Softmax"),
+        ([ak.Gaussian(), ak.Gaussian(np.ones(2))], r"numbers alone.*=1\) and .*1, 1"),
         ([Polynomial(2), Polynomial(4)], "numbers alone.*degree=2.*degree=4"),
-        ([ak.Gaussian(), ak.Gaussian() * ak.Laplace()], r"one class.*and Product\("),
     ],
 )
 def test_heads_of_a_list_differ_in_numbers_alone(heads, message):
     assert_raises(message, ak.PerHead, heads)
-
-
-def test_a_list_of_heads_has_one_axis():
-    assert_raises("one axis; got axes=2", ak.PerHead, [ak.Gaussian(), ak.Gaussian()], axes=2)
+    assert_raises("one axis; got axes=2", ak.PerHead, [ak.Gaussian()] * 2, axes=2)

@@ -1,7 +1,6 @@
 """Kernels of some columns of the points, mixed data, and kernels that hold other kernels: products
 of them over columns, and what is known of the parts is known of the whole."""
 
-import functools
 import itertools
 
 import equinox as eqx
@@ -17,7 +16,7 @@ from refusals import assert_raises, assert_refused
 import attnkernel as ak
 from attnkernel import kernels
 from attnkernel.kernels import Kernel, LiRacine, SoftCapped, Tricube
-from attnkernel.methods import Blockwise, Dense, Sorted
+from attnkernel.methods import Blockwise, Dense
 
 # --- a kernel of some columns ---
 
@@ -52,13 +51,6 @@ def test_a_kernel_on_columns_is_that_of_those_columns(x64):
     np.testing.assert_allclose(of_nested[0], of_plain[0])
     assert ak.OnColumns(ak.Gaussian(), 2).columns == (2,)
     assert ak.Gaussian(1.0).on((0, 2)).columns == ak.Gaussian(1.0).on(0, 2).columns == (0, 2)
-
-
-def test_one_kernel_on_columns_is_summed_as_that_kernel():
-    x, v = (jax.ShapeDtypeStruct((3000, size), np.float32) for size in (5, 1))
-    assert ak.attention.select_method(x, x, v, kernel=ak.Epanechnikov(0.3).on(2)).method == Sorted()
-    both = ak.Epanechnikov(0.3).on(2) * ak.Epanechnikov(0.3).on(1)
-    assert ak.attention.select_method(x, x, v, kernel=both).method == Blockwise()
 
 
 X, THREE = jax.device_put((np.ones((5, 2)), np.ones((5, 3))))
@@ -104,64 +96,27 @@ def test_mixed_data_are_a_product_over_columns(x64, name, method):
     weights = weights * np.exp(-0.5 * (steps[..., 1] / 0.5) ** 2)
     expected = weights @ v / weights.sum(axis=1, keepdims=True)
 
-    def outputs(kernel, queries, x, v):
-        return ak.attend(queries, x, v, kernel=kernel, method=method)
-
     @jax.jit
-    def derivatives(arguments, along):
-        gradient = jax.grad(lambda *a: jnp.sum(outputs(*a)), (0, 1, 2, 3))(*arguments)
-        return *jax.jvp(outputs, arguments, along), gradient
+    def value_and_slope(bandwidth):
+        def total(bandwidth):
+            out = ak.attend(queries, x, v, kernel=mixed(make, bandwidth), method=method)
+            return jnp.sum(out), out
 
-    arguments = mixed(make), queries, x, v
-    along = jax.tree.map(lambda leaf: np.cos(np.arange(leaf.size)).reshape(leaf.shape), arguments)
-    value, change, gradient = jax.device_get(derivatives(arguments, along))
+        return jax.value_and_grad(total, has_aux=True)(bandwidth)
+
+    (_, value), slope = value_and_slope(0.3)
     np.testing.assert_allclose(value, expected, rtol=1e-11, atol=1e-12)
-    both = zip(jax.tree.leaves(gradient), jax.tree.leaves(along), strict=True)
-    np.testing.assert_allclose(change.sum(), sum(np.vdot(a, b) for a, b in both), rtol=1e-9)
-
-    # and by differences, in the bandwidth
-    def shifted(step):
-        where = lambda a: a[0].first.kernel.bandwidth_parameter.z  # noqa: E731
-        moved = eqx.tree_at(where, arguments, replace_fn=lambda z: z + step)
-        return np.asarray(derivatives(moved, along)[0]).sum()
-
-    slope = (shifted(1e-5) - shifted(-1e-5)) / 2e-5
-    np.testing.assert_allclose(gradient[0].first.kernel.bandwidth_parameter.z, slope, rtol=1e-6)
+    (ahead, _), (behind, _) = (value_and_slope(0.3 + step)[0] for step in (1e-5, -1e-5))
+    np.testing.assert_allclose(slope, (ahead - behind) / 2e-5, rtol=1e-6)
 
 
-class NanFarAway(LiRacine):
-    """NaN of categories more than 20 steps apart, which its bound rules out."""
-
-    __init__ = LiRacine.__init__
-
-    def log_of(self, steps, share, rest, column):
-        return jnp.where(steps > 20, jnp.nan, super().log_of(steps, share, rest, column))
-
-    def score_upper_bound(self, boxes):
-        return LiRacine(ak.fixed(0.0)).score_upper_bound(boxes)
-
-
-def test_blocks_of_other_categories_cost_nothing():
-    """Sorted by category, with λ = 0: a block of others is never scored."""
-    rng = np.random.default_rng(0)
-    category, t = np.repeat(10.0 * np.arange(8), 16), rng.normal(size=128)
-    x = np.stack([category, t], axis=1).astype(np.float32)
-    kernel = NanFarAway(ak.fixed(0.0)).on(0) * ak.DotProduct().on(1)
+def test_a_bound_of_infinity_does_not_hide_one_of_none():
+    """Categories that differ, with λ = 0, beside the unbounded `DotProduct`."""
+    kernel = LiRacine(ak.fixed(0.0)).on(0) * ak.DotProduct().on(1)
     both = ak.DotProduct() * ak.Gaussian()
-
-    @jax.jit
-    def results(x):
-        out = ak.attend(x, x, x[:, 1:], kernel=kernel, method=Blockwise(16, 16))
-        boxes = ak.kernels.PointBoxes(x[0], x[0], x[-1], x[-1])
-        return out, kernel.score_upper_bound(boxes), both.score_upper_bound(boxes)
-
-    out, bound, of_both = jax.device_get(results(x))
-    weights = np.where(category[:, None] == category, np.exp(t[:, None] * t), 0.0)
-    expected = weights @ t / weights.sum(axis=1)
-    np.testing.assert_allclose(out[:, 0], expected, rtol=1e-5, atol=1e-6)
-    # a bound of +inf, that of DotProduct, does not hide one of -inf
-    assert np.isneginf(bound)
-    assert of_both == np.inf
+    boxes = ak.kernels.PointBoxes(*np.repeat(np.float32([[0, 1], [2, 1]]), 2, axis=0))
+    bounds = jax.jit(lambda boxes: [each.score_upper_bound(boxes) for each in (kernel, both)])
+    np.testing.assert_array_equal(bounds(boxes), [-np.inf, np.inf])
 
 
 def test_a_fit_to_mixed_data_stays_in_its_domain(x64):
@@ -216,7 +171,6 @@ WRAPPERS = {
     "of a wrapper": (lambda kernel: SoftCapped(kernel.on(1), 3.0), lambda x: x[:, [1]]),
     "user's": (Shifted, lambda x: x),
 }
-each_wrapper = pytest.mark.parametrize("name", WRAPPERS)
 
 
 def gaussian_of(kernel):
@@ -231,37 +185,25 @@ def test_every_wrapper_is_tested():
     assert {w for w in public if issubclass(w, kernels.Wrapper)} - {kernels.Wrapper} <= made
 
 
-@functools.cache
-def evaluated():
-    """For every wrapper: its search box, that of the part, and the wrapper rescaled."""
+def test_boxes_and_longer_lengthscales_are_those_of_the_part():
     table = {name: wrap(ak.Gaussian(0.5)) for name, (wrap, _) in WRAPPERS.items()}
     points = {name: seen(POINTS) for name, (_, seen) in WRAPPERS.items()}
 
     @eqx.filter_jit
-    def program(table, points, x):
+    def evaluated(table, points, x):
         of_part = jax.tree.map(ak.Gaussian(0.5).search_box, points)
         boxes = {name: (kernel.search_box(x), of_part[name]) for name, kernel in table.items()}
         return boxes, {name: kernels.rescaled(kernel, 3.0) for name, kernel in table.items()}
 
-    return table, *program(table, points, POINTS)
-
-
-@each_wrapper
-def test_the_search_box_is_that_of_the_part(name):
-    table, boxes, _ = evaluated()
-    kernel = table[name]
-    for side, expected in zip(*boxes[name], strict=True):
-        assert jax.tree.structure(side) == jax.tree.structure(kernel)
-        length = gaussian_of(side).lengthscale
-        assert np.isfinite(length)
-        np.testing.assert_allclose(length, expected.lengthscale, rtol=1e-5)
-
-
-@each_wrapper
-def test_rescaled_multiplies_the_lengthscale_of_the_part(name):
-    table, _, longer = evaluated()
-    assert type(longer[name]) is type(table[name])
-    np.testing.assert_allclose(gaussian_of(longer[name]).lengthscale, 1.5, rtol=1e-6)
+    boxes, longer = evaluated(table, points, POINTS)
+    for name, kernel in table.items():
+        for side, expected in zip(*boxes[name], strict=True):
+            assert jax.tree.structure(side) == jax.tree.structure(kernel)
+            lengths = gaussian_of(side).lengthscale, expected.lengthscale
+            assert np.isfinite(lengths[0])
+            np.testing.assert_allclose(*lengths, rtol=1e-5, err_msg=name)
+        assert type(longer[name]) is type(kernel)
+        np.testing.assert_allclose(gaussian_of(longer[name]).lengthscale, 1.5, rtol=1e-6)
 
 
 def test_categories_and_checks_are_those_of_the_parts():

@@ -139,35 +139,23 @@ def test_one_key_and_a_single_far_query(method, path, request):
     np.testing.assert_array_equal(gradient, 0.0)
 
 
-@pytest.fixture(params=["dense", "blockwise", slow("unmaterialised")])
-def attend(request):
-    """Attention with a Gaussian kernel, of N queries and N keys."""
-    method = Dense() if request.param == "dense" else BLOCKWISE
-    if request.param == "unmaterialised":
+@pytest.mark.parametrize("path", ["dense", "blockwise", slow("unmaterialised")])
+def test_values_of_any_size(path, request):
+    """Also where the shift is that of far keys, the first block, below which the weights of near
+    ones fit but not their values."""
+    if path == "unmaterialised":
         request.getfixturevalue("force_unmaterialised")
+    method = Dense() if path == "dense" else BLOCKWISE
 
     @jax.jit
-    def function(lengthscale, q, k, v):
+    def attended(lengthscale, q, k, v):
         return ak.attend(q, k, v, kernel=ak.Gaussian(lengthscale), method=method)
 
-    def in_float32(*arguments):
-        return np.asarray(function(*(np.asarray(a, np.float32) for a in arguments)))
-
-    return in_float32
-
-
-def test_values_of_any_size(attend):
-    x, _ = sample(shift=0.0)
-    for size in (0.0, 1e-30, 1e30):
-        y = np.full((N, 1), size)
-        np.testing.assert_allclose(attend(0.5, x, x, y), np.float32(y), rtol=1e-5)
-
-
-def test_large_values_of_keys_nearer_than_all_before_them(attend):
-    """The shift is that of far keys, below which weights of near ones fit but not their values."""
-    k = np.where(np.arange(N) < 8, 7.5, 0.0)[:, None]  # the first block of keys, and the others
-    out = attend(1.0, k[::-1], k, np.full((N, 1), 1e30))
-    np.testing.assert_allclose(out, 1e30, rtol=1e-5)
+    (x, _), far_first = sample(shift=0.0), np.where(np.arange(N) < 8, 7.5, 0.0)[:, None]
+    cases = [(0.5, x, x, size) for size in (0.0, 1e-30, 1e30)]
+    for *parts, size in (*cases, (1.0, far_first[::-1], far_first, 1e30)):
+        out = attended(*map(np.float32, (*parts, np.full((N, 1), size))))
+        np.testing.assert_allclose(out, np.full((N, 1), np.float32(size)), rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from slopes import assert_slopes
 import attnkernel as ak
 
 QUERIES, KEYS, DIM = 5, 7, 3
-EPS = np.finfo(np.float64).eps
 
 
 def points(seed: int, *shape: int) -> np.ndarray:
@@ -29,34 +28,23 @@ def scores_of(kernels, q, k):
 
 
 def test_kernels_are_their_formulas(x64):
-    """Each with one lengthscale; two with one per dimension, and with a full metric."""
+    """Each with one lengthscale; two with one per dimension, and with a full metric; a product."""
     q, k = points(0, QUERIES, DIM), points(1, KEYS, DIM)
     lengths, metric = np.array([0.8, 1.3, 5.0]), np.eye(DIM) + 0.2
     steps = q[:, None] - k[None]
+    by_column = np.linalg.norm(steps / lengths, axis=2)
     by_metric = np.sqrt(np.einsum("qkc,cd,qkd->qk", steps, metric, steps)) / 2.0
     kernels = [make(2.0) for make in FORMULAS]
     expected = [formula(np.linalg.norm(steps / 2.0, axis=2)) for formula in FORMULAS.values()]
     for make in (ak.Gaussian, ak.Epanechnikov):
         kernels += [make(lengths), make(2.0, metric=metric)]
-        expected += [FORMULAS[make](np.linalg.norm(steps / lengths, axis=2))]
-        expected += [FORMULAS[make](by_metric)]
+        expected += [FORMULAS[make](by_column), FORMULAS[make](by_metric)]
+    kernels += [ak.Periodic(0.6, 2.3), ak.Gaussian(2.0) * ak.Gaussian(lengths)]
+    periodic = -2 * (np.sin(np.pi * steps / 2.3) ** 2).sum(axis=2) / 0.6**2
+    expected += [periodic, expected[0] + FORMULAS[ak.Gaussian](by_column)]
     for found, log_weights in zip(scores_of(kernels, q, k), expected, strict=True):
         for scores in found:
             np.testing.assert_allclose(scores, log_weights, rtol=1e-12, atol=1e-13)
-
-
-def test_gaussian_and_products_to_the_last_digits_and_periodic(x64):
-    q, k = points(0, QUERIES, DIM), points(1, KEYS, DIM)
-    lengths = 0.3, 2.0, np.array([0.2, 1.0, 5.0])
-    kernels = [*map(ak.Gaussian, lengths), ak.Gaussian(0.3) * ak.Gaussian(lengths[2])]
-    found = scores_of([*kernels, ak.Periodic(0.6, 2.3)], q, k)
-    steps = q[:, None] - k[None]
-    expected = [-0.5 * ((steps / length) ** 2).sum(axis=2) for length in lengths]
-    expected += [expected[0] + expected[2], -2 * (np.sin(np.pi * steps / 2.3) ** 2).sum(2) / 0.6**2]
-    digits = [32 * EPS] * 4 + [1e-12]  # the argument of a sine is rounded
-    for both, log_weights, rtol in zip(found, expected, digits, strict=True):
-        for scores in both:
-            np.testing.assert_allclose(scores, log_weights, rtol=rtol)
 
 
 def test_custom_kernel_is_one_method(x64):
@@ -313,10 +301,6 @@ def test_derivatives_of_points_many_lengthscales_apart(x64, dim, scale):
 
 
 def test_a_kernel_with_a_lengthscale_is_one_method_too(x64):
-    x, y = points(0, KEYS, 1), points(1, KEYS, 1)[:, 0]
-    model = ak.KernelRegression(Logistic(5.0))
-    fitted = ak.fit(model, x, y, objective=ak.LeaveOneOut())
-
     @jax.jit
     def results(x):
         boxes = Logistic(5.0).search_box(x), ak.Gaussian(1.0).search_box(x)
@@ -324,12 +308,8 @@ def test_a_kernel_with_a_lengthscale_is_one_method_too(x64):
         lengths = [[side.lengthscale for side in box] for box in boxes]
         return lengths, [kernel.pairwise(x, x) for kernel in wide]
 
-    (ends, of_gaussian), wide = jax.device_get(results(x))
-    np.testing.assert_allclose(ends, of_gaussian, rtol=1e-14)
-    assert ends[0] <= float(fitted.model.kernel.lengthscale) <= ends[1]
-    assert len(np.unique(fitted.starts.begin.kernel.lengthscale)) == 10
-    losses = ak.profile(model, x, y, np.geomspace(*ends, 500), objective=ak.LeaveOneOut())
-    assert float(fitted.loss) <= np.min(np.asarray(losses)) + 1e-12
+    ends, wide = jax.device_get(results(points(0, KEYS, 1)))
+    np.testing.assert_allclose(*ends, rtol=1e-14)
     assert repr(Logistic(0.25)) == "Logistic(lengthscale=0.25)"
     np.testing.assert_allclose(*wide, rtol=1e-13)
 

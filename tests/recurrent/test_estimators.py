@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import slow
+from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel.recurrent import DeltaRule, LinearAttention, RecursiveLeastSquares, Row, regress
@@ -160,13 +161,11 @@ RIDGE = {"estimator": RecursiveLeastSquares(1.0)}
     [
         ({"q": ZEROS[0, 0]}, r"q must have shape \(\*batch, rows, columns\)"),
         ({"v": ZEROS[:, :5]}, "q, k and v as many rows"),
-        ({"k": ZEROS[..., :2]}, "the same last axis"),
         ({"v": np.zeros((3, 7, 3))}, "batch axes must broadcast"),
         ({"log_decay": 0.9}, "at most 0.*jax.nn.log_sigmoid"),
         ({"log_decay": -np.ones(7)}, r"\(2, 7, 1\) or \(2, 7, 3\).*Got shape \(7,\)"),
         ({"rate": np.ones(7)}, r"rate must be a number, or of shape \(2, 7\)"),
         (DELTA | {"rate": 1.0}, r"β‖k‖² ≤ 2.*= 3 in 14 of 14"),
-        (DELTA | {"rate": -0.1}, r"β‖k‖² = -0.3"),
         (DELTA, "DeltaRule needs rate="),
         (RIDGE | {"rate": -1.0}, "rate must be at least 0"),
         (RIDGE | {"log_decay": -np.ones((1, 1, 3))}, "one decay per row"),
@@ -178,5 +177,4 @@ RIDGE = {"estimator": RecursiveLeastSquares(1.0)}
 )
 def test_errors_are_sentences(arguments, message):
     given = {"q": ZEROS, "k": ZEROS, "v": ZEROS, "estimator": LinearAttention()} | arguments
-    with pytest.raises(ValueError, match=message):
-        regress(**given)
+    assert_raises(message, regress, **given)

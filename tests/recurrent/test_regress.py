@@ -121,7 +121,7 @@ def test_chunks_steps_and_rows_equal_the_recurrence(x64, name):
     "name", ["delta, strong", *map(slow, ("linear, channel", "normalised", "with intercept"))]
 )
 def test_derivatives_equal_those_of_the_recurrence(x64, name):
-    """By reverse and by forward mode, for everything that is differentiable, and by differences."""
+    """By reverse and by forward mode, for everything that is differentiable."""
     options, _, _ = options_of(name)
     estimator, rate = options["estimator"], options["rate"]
     # a difference needs finite logarithms, a sum of weights one sign
@@ -153,13 +153,6 @@ def test_derivatives_equal_those_of_the_recurrence(x64, name):
     chunked, recurrent = (list(map(symmetric, jax.tree.leaves(one))) for one in found)
     for ours, theirs in zip(chunked, recurrent, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-9)
-
-    def value_after(step):
-        moved = jax.tree.map(lambda leaf, along: leaf + step * along, arguments, tangents)
-        return derivatives(moved, tangents)[0][0]
-
-    above, below = value_after(1e-6), value_after(-1e-6)
-    np.testing.assert_allclose((above - below) / 2e-6, chunked[1], rtol=1e-5)
 
 
 def test_batch_axes_broadcast_and_map():

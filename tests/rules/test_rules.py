@@ -129,31 +129,22 @@ def test_entmax_of_a_gaussian_is_a_compact_kernel_of_adaptive_width(x64):
 
 
 def test_limits_of_rules(x64):
-    """Entmax tends to softmax, its threshold to the log-mass; softmax to uniform when heated."""
+    """Entmax tends to softmax, its threshold to the log-mass. `Uniform` over what a compact kernel
+    reaches is its plain mean."""
     rng = np.random.default_rng(8)
-    q, k, v = (rng.normal(size=s) for s in ((5, 2), (7, 2), (7, 1)))
-    prior = ak.Causal() * ak.Alibi(0.3)
+    q, k, v = (rng.normal(size=s) for s in ((5, 1), (7, 1), (7, 1)))
 
     @jax.jit
     def computed(q, k, v):
-        gaussian = functools.partial(ak.attend, q, k, v, kernel=ak.Gaussian(0.8))
-        rules = (ak.Softmax(1e9), ak.rules.Uniform())
-        near = gaussian(rule=ak.Entmax(1 + 1e-7), return_log_mass=True)
-        # over what a compact kernel reaches, its plain mean
-        compact = {"kernel": ak.Epanechnikov(0.9), "rule": ak.rules.Uniform()}
-        reached = ak.attend(q[:, :1], k[:, :1], v, **compact)
-        return near, [gaussian(prior=prior, rule=rule) for rule in rules], reached
+        attended = functools.partial(ak.attend, q, k, v, return_log_mass=True)
+        near = attended(kernel=ak.Gaussian(0.8), rule=ak.Entmax(1 + 1e-7))
+        return near, attended(kernel=ak.Epanechnikov(0.9), rule=ak.rules.Uniform())
 
-    (near, threshold), (hot, uniform), reached = computed(q, k, v)
-    weights = np.exp(-0.5 * ((q[:, None] - k[None]) ** 2).sum(axis=2) / 0.8**2)
+    (near, threshold), (reached, _) = computed(q, k, v)
+    distances = np.abs(q - k.T)
+    weights = np.exp(-0.5 * (distances / 0.8) ** 2)
     np.testing.assert_allclose(near, weights @ v / weights.sum(axis=1, keepdims=True), atol=1e-5)
     np.testing.assert_allclose(threshold, np.log(weights.sum(axis=1)), atol=1e-5)
-    i, j = np.indices((5, 7))
-    weights = np.where(j <= i, np.exp(-0.3 * np.abs(i - j)), 0.0)
-    expected = weights @ v / weights.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(hot, expected, atol=1e-7)
-    np.testing.assert_allclose(uniform, expected, atol=1e-12)
-    distances = np.abs(q[:, :1] - k[:, :1].T)
     assert np.min(np.abs(distances - 0.9)) > 1e-6
     weights = distances < 0.9
     expected = weights @ v / np.maximum(weights.sum(axis=1, keepdims=True), 1)
@@ -212,6 +203,10 @@ def test_parameters_out_of_range_are_refused():
     assert_raises(r"alpha.*above 1.*below 2.*1\.0.*ak\.Softmax", ak.Entmax, 1.0)
     assert_raises(r"alpha.*above 1.*at most 2.*2\.5", ak.Entmax, ak.fixed(2.5))
     assert_raises(r"alpha.*below 2.*2\.0.*ak\.fixed\(2\.0\)", ak.Entmax, 2.0)
+    message = r"one of sink_mass=.*log_sink_mass=.*got both"
+    assert_raises(message, ak.Softmax, sink_mass=0.1, log_sink_mass=0.0)
+    message = r"log_sink_mass must be a finite number.*leave it out"
+    assert_raises(message, ak.Softmax, log_sink_mass=-np.inf)
 
 
 QUERIES, DIM_V = 5, 2
@@ -276,19 +271,15 @@ def test_a_log_sink_is_its_mass(x64):
 
     @jax.jit
     def computed(q, k):
-        stacked = ak.PerHead([ak.Softmax(log_sink_mass=sink) for sink in SINKS])
         weights = functools.partial(ak.attention_weights, q, k, kernel=ak.DotProduct())
         rules = (learned, fixed, mass)
-        figures = [(rule.sink_mass, rule.log_sink_mass, weights(rule=rule)) for rule in rules]
-        return figures, stacked.stack.log_sink(), stacked.head(1).log_sink()
+        return [(rule.sink_mass, rule.log_sink_mass, weights(rule=rule)) for rule in rules]
 
-    figures, of_all, of_one = jax.device_get(computed(Q, K))
+    figures = jax.device_get(computed(Q, K))
     for found in figures[:2]:
         for part, expected in zip(found, figures[2], strict=True):
             np.testing.assert_allclose(part, expected, rtol=1e-12)
     np.testing.assert_allclose(figures[2][:2], [np.exp(0.4), 0.4], rtol=1e-12)
-    np.testing.assert_allclose(of_all, SINKS)
-    np.testing.assert_allclose(of_one, SINKS[1])
     assert fixed.without_sink().log_sink() is None
     shown = "Softmax(temperature=fixed(1.0), log_sink_mass=0.4)"
     assert repr(ak.Softmax(log_sink_mass=0.4)) == shown
@@ -327,10 +318,3 @@ def test_sinks_far_from_the_scores():
     np.testing.assert_array_equal(log_mass[2], np.full(QUERIES, 300.0))
     np.testing.assert_array_equal(log_mass[:, 0], [-np.inf, -200.0, 300.0])
     np.testing.assert_array_equal(gradient, np.zeros(3))
-
-
-def test_both_sinks_are_refused():
-    with pytest.raises(ValueError, match=r"one of sink_mass=.*log_sink_mass=.*got both"):
-        ak.Softmax(sink_mass=0.1, log_sink_mass=0.0)
-    with pytest.raises(ValueError, match=r"log_sink_mass must be a finite number.*leave it out"):
-        ak.Softmax(log_sink_mass=-np.inf)
