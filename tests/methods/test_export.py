@@ -70,7 +70,7 @@ def test_other_attention_and_gradients_of_any_batch_and_length():
 
     def attended(q, k, v, *, blocks=Blockwise(), small_blocks=SMALL_BLOCKS):
         def loss(*arrays):
-            return jnp.sum(ak.attend(*arrays, kernel=GAUSS, method=small_blocks) ** 2)
+            return jnp.mean(ak.attend(*arrays, kernel=GAUSS, method=small_blocks) ** 2)
 
         to_itself = {"kernel": GAUSS, "method": blocks} | causal
         return {
@@ -85,7 +85,7 @@ def test_other_attention_and_gradients_of_any_batch_and_length():
         return attended(*arrays, blocks=Dense(), small_blocks=Dense())
 
     shapes = [("b", "n", 4), ("b", "m", 4), ("b", "m", 3)]
-    assert_exports(attended, shapes, SIZES, 3e-5, jax.jit(dense))
+    assert_exports(attended, shapes, SIZES, 1e-5, jax.jit(dense))
 
 
 @pytest.mark.slow
