@@ -26,13 +26,8 @@ def test_figures_equal_those_of_statsmodels_and_their_formulas(x64, name):
         of_eta = family.mean(eta)
         link = family.link(of_eta)
         slopes = family.mean_slope(eta), family.mean_slope(link)
-        return (
-            family.score_and_curvature(y, eta),
-            link,
-            slopes,
-            family.deviance(mean, y),
-            family.variance(mean),
-        )
+        scores = family.score_and_curvature(y, eta)
+        return scores, link, slopes, family.deviance(mean, y), family.variance(mean)
 
     mean, y, eta = MEANS[name], LABELS[name], np.array([-2.0, 0.3, 4.0])
     scores, link, slopes, deviance, variance = computed(y, eta, mean)

@@ -69,10 +69,6 @@ def test_a_constant_criterion_is_reported(kind):
     y = x % 2 + 0.3 * rng.normal(size=24)
     with pytest.warns(ak.FitWarning, match="do not determine the parameters"):
         ak.fit(model, x, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ak.FitWarning)
-        inputs = rng.uniform(0, 3, 24)
-        ak.fit(ak.KernelRegression(ak.Gaussian(1.0)), inputs, np.sin(3 * inputs), starts=3)
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def number_of(beta, influence, log_mass, norms, condition, is_good):
 @pytest.mark.parametrize("order", [1, slow(2)])
 def test_fits_leverages_and_slopes_are_within_the_tolerance(x64, order):
     """At all queries that the data determine in float64; near gaps S is close to singular."""
-    for lengthscale, shift in ((0.05, 0.0), (0.05, 1e4), (0.004, 0.0), (0.4, 0.0), (30.0, 0.0)):
+    for lengthscale, shift in ((0.05, 0.0), (0.05, 1e4), (0.004, 0.0), (30.0, 0.0)):
         q, x, y, hidden = sample(shift)
         at = np.log(lengthscale)
         local, slope = jax.device_get(evaluate(at, q, x, y, hidden, Fourier(TOL), order))

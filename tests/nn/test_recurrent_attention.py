@@ -203,9 +203,6 @@ def rows(count, size=4):
     return np.ones((count, size), np.float32)
 
 
-KEPT = "a recurrent state holds all rows"
-
-
 def test_invalid_arguments_are_refused(as_users_run_it):
     assert_refused(
         (lambda: made(estimator=DeltaRule()), r"DeltaRule needs rate=.*max_rate=1\.0"),
@@ -215,8 +212,10 @@ def test_invalid_arguments_are_refused(as_users_run_it):
         (lambda: convolution().step(rows(3), rows(2)), r"recent .*\(1, 4\); got \(2, 4\)"),
         (lambda: made()(rows(3, 5)), r"x must be one sequence, shape \(rows, 4\)"),
         (lambda: made()(rows(3), np.ones(2, bool)), r"mask .*\(3,\); got \(2,\)"),
-        (lambda: step(rows(2), mask=np.tri(2, dtype=bool)), f"mask must be None: {KEPT}"),
-        (lambda: step(rows(2), positions=[0, 1]), f"positions must be None: {KEPT}"),
+        (
+            lambda: step(rows(2), mask=np.tri(2) > 0),
+            "mask must be None: a recurrent state holds all",
+        ),
         (lambda: step(rows(0)), "x has no rows"),
         (lambda: made().step(rows(2), ak.nn.KVCache(4, 2, 2, 2)), "a RecurrentCache"),
         (lambda: made().cache().rollback(0), "cannot give rows back: keep the earlier cache"),
@@ -322,10 +321,7 @@ def test_invalid_arguments_of_latent_attention_are_refused(as_users_run_it):
     assert_refused(
         (lambda: made_latent(rotary_size=3), "rotary_size 3.*even"),
         (lambda: made_latent(rotary_size=2, rotary=ak.Rotary(np.eye(2))), "rotary"),
-        (
-            lambda: made_latent(rotary=ak.Rotary(np.ones((2, 1)))),
-            "frequencies of one axis.*got 2 axes",
-        ),
+        (lambda: made_latent(rotary=ak.Rotary(np.ones((2, 1)))), "frequencies of one axis.*got 2"),
         (lambda: made_latent()(ONES[:, :3]), r"shape \(rows, 4\)"),
         (lambda: made_latent()(ONES, np.ones((3, 2), bool)), r"mask must be Boolean.*\(3, 3\)"),
         (lambda: made_latent()(ONES, positions=[0, 1]), r"positions .* per row, shape \(3,\)"),
