@@ -301,8 +301,8 @@ def test_labels_that_a_family_does_not_have_are_refused(x64):
 def test_a_family_is_an_object(as_users_run_it):
     rows, model = np.ones((4, 1)), functools.partial(ak.LocalLikelihood, ak.Gaussian(0.5))
     assert_raises("family must be a Family", model, family="binomial")
-    fit = model(family=ak.Binomial())
-    assert_raises("needs the hat matrix", ak.AICc(), fit, *jax.device_put((rows, rows[:, 0])))
+    binomial = model(family=ak.Binomial())
+    assert_raises("needs the hat matrix", ak.AICc(), binomial, *jax.device_put((rows, rows[:, 0])))
 
 
 @pytest.mark.slow

@@ -212,10 +212,7 @@ def test_invalid_arguments_are_refused(as_users_run_it):
         (lambda: convolution().step(rows(3), rows(2)), r"recent .*\(1, 4\); got \(2, 4\)"),
         (lambda: made()(rows(3, 5)), r"x must be one sequence, shape \(rows, 4\)"),
         (lambda: made()(rows(3), np.ones(2, bool)), r"mask .*\(3,\); got \(2,\)"),
-        (
-            lambda: step(rows(2), mask=np.tri(2) > 0),
-            "mask must be None: a recurrent state holds all",
-        ),
+        (lambda: step(rows(2), mask=np.tri(2) > 0), "mask must be None: a recurrent state holds"),
         (lambda: step(rows(0)), "x has no rows"),
         (lambda: made().step(rows(2), ak.nn.KVCache(4, 2, 2, 2)), "a RecurrentCache"),
         (lambda: made().cache().rollback(0), "cannot give rows back: keep the earlier cache"),

@@ -125,7 +125,7 @@ def test_derivatives_equal_those_of_the_recurrence(x64, name):
     """By reverse and by forward mode, for everything that is differentiable."""
     options, _, _ = options_of(name)
     estimator, rate = options["estimator"], options["rate"]
-    # a difference needs finite logarithms, a sum of weights one sign
+    # derivatives need finite logarithms, a sum of weights one sign
     log_decay = np.maximum(options["log_decay"], -1e3)
     _, start = regress(Q[0] ** 2, K[0] ** 2, V[0], estimator=estimator, rate=0.01)
     arguments = jax.device_get((estimator, Q**2, K**2, V, log_decay, rate / 50, start))
