@@ -27,11 +27,12 @@ def hat_rows(q, k, order, term):
 def test_polynomials_are_of_the_shortest_way():
     for order in (1, 2):
         local = ak.KernelRegression(DAY, order=order).local_fit(MIDNIGHTS, HOURS, LABELS)
+        coefficients = np.asarray(local.coefficients)
         for term in range(order + 1):
             expected = hat_rows(MIDNIGHTS, HOURS, order, term) @ LABELS
-            np.testing.assert_allclose(local.coefficients[:, term, 0], expected, rtol=1e-8)
+            np.testing.assert_allclose(coefficients[:, term, 0], expected, rtol=1e-8)
     fit = known_fit(ak.KernelRegression(ak.Periodic(0.4, 24.0)), HOURS, LABELS)
-    upper = ak.bands(fit, MIDNIGHTS, derivative=1).upper
+    upper = np.asarray(ak.bands(fit, MIDNIGHTS, derivative=1).upper)
     np.testing.assert_allclose(upper[::2], upper[1::2], rtol=1e-9)
 
 
