@@ -13,7 +13,6 @@ from .schema import (
     DataWithNewRows,
     Heteroskedastic,
     HoldOutSize,
-    KernelName,
     Model,
     Name,
     NonEmpty,
@@ -23,5 +22,4 @@ from .schema import (
     Training,
     file_stamp,
     outside_bounds,
-    to_list,
 )

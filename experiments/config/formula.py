@@ -61,11 +61,8 @@ def source_of(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> S
         try:
             header = [name.strip() for name in next(Records(path, **options), [])]
         except OptionError as error:
-            issue = ConfigIssue(
-                ("data",),
-                error.sentence,
-                {f"data.{name}": of for name, of in error.options.items()},
-            )
+            advice = {f"data.{name}": value for name, value in error.options.items()}
+            issue = ConfigIssue(("data",), error.sentence, advice)
             raise ConfigError(source.explain(issue)) from None
         except (ValueError, TypeError, LookupError) as error:
             raise ConfigError(str(error)) from None

@@ -190,11 +190,9 @@ def apply(override: str, source: Source, location: str | None = None) -> None:
             )
     _forget(source, field)
     source.locations[field] = location
-    value = (
-        None
-        if node is None
-        else plain_yaml.read_plain_values(node, field, lambda _: location, source.locations)
-    )
+    value = None
+    if node is not None:
+        value = plain_yaml.read_plain_values(node, field, lambda _: location, source.locations)
     if field[-1] == "source" and parent.get("source") != value:
         for name in list(parent):
             if not source.location((*field[:-1], name)).startswith(OVERRIDE):

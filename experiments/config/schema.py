@@ -238,9 +238,8 @@ class Model(Part):
 
     def shown(self, lengthscale: ArrayLike) -> Array:
         """Lengthscales of this package, in the convention of this config."""
-        return jnp.asarray(lengthscale) * ak.kernels.convert_lengthscale(
-            1.0, target=self.convention
-        )
+        factor = ak.kernels.convert_lengthscale(1.0, target=self.convention)
+        return jnp.asarray(lengthscale) * factor
 
     def parameters(self, kernel: Any) -> dict[str, Array]:
         """All that was fitted of a kernel, or of a stack of them: the lengthscale as shown."""
@@ -351,8 +350,3 @@ OPTIMIZERS = get_args(Training.model_fields["optimizer"].annotation)
 SOURCES = tuple(
     get_args(kind.model_fields["source"].annotation)[0] for kind in (Heteroskedastic, Bundled, Csv)
 )
-
-
-def to_list(array: Any) -> Any:
-    """An array as plain numbers, for JSON."""
-    return np.asarray(array).tolist()

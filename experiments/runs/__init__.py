@@ -1,7 +1,7 @@
 """A run: its directory, its ending, and how it is resumed and reproduced."""
 # ruff: noqa: F401  names for the rooms above
 
-from .directory import Column, Run
+from .directory import Run
 from .distributed import reserve_threads
 from .files import (
     OutputError,

@@ -71,11 +71,11 @@ class Additive(Study):
         return found
 
     def report(self, results: Results, run: Run) -> None:
-        rows = []
-        for n, dim, mean in itertools.product(self.rows, self.dims, MEANS):
-            place = {"rows": n, "dim": dim, "mean": mean}
-            here = [row for row in results if place.items() <= row.items()]
-            rows.append(place | _intervals(here))
+        rows, place = [], ("rows", "dim", "mean")
+        for values in itertools.product(self.rows, self.dims, MEANS):
+            where = dict(zip(place, values, strict=True))
+            here = [row for row in results if where.items() <= row.items()]
+            rows.append(where | _intervals(here))
         ratios = [name for name in rows[0] if " ratio" in name]
         run.table_of(
             f"Root mean square error at {self.test_rows} new inputs ± half of a 95 % interval over "
@@ -83,7 +83,6 @@ class Additive(Study):
             rows,
             [name for name in rows[0] if name not in ratios],
         )
-        place = ("rows", "dim", "mean")
         title = "Error over that of the additive fit, paired by data set, 95 % intervals"
         run.table_of(title, rows, (*place, *ratios))
         self._draw(run, rows)

@@ -19,7 +19,6 @@ Inside, $\mu_1 = 0$: there both have a bias of h²; at the boundary order 0 has 
 **Source:** Fan and Gijbels, *Local polynomial modelling and its applications* (1996), section 3.2.
 """
 
-import functools
 import itertools
 from typing import Any, Literal
 
@@ -84,7 +83,8 @@ class Boundary(Study):
     def report(self, results: Results, run: Run) -> None:
         lengthscales = np.sort(self.lengthscales)
         rows = [
-            _summarise_place(name, order, place, lengthscales, values[..., column])
+            {"kernel": name, "order": order, "place": place}
+            | _summarise_place((order, place), lengthscales, values[..., column])
             for (name, order), values in results.items()
             for place, column in PLACES.items()
         ]
@@ -100,17 +100,16 @@ class Boundary(Study):
             rows,
             (*who, "variance", "predicted_variance"),
         )
-        where = ["{kernel}, order {order}, {place}".format(**row) for row in rows]
-        misses = {
-            "|bias ÷ theory - 1|, smallest h": [abs(row["ratio"][0] - 1) for row in rows],
-            "|power of h - theory|": [abs(row["power"] - row["predicted_power"]) for row in rows],
-            "|variance ÷ theory - 1|, smallest h": [
-                abs(row["variance"][0] / row["predicted_variance"][0] - 1) for row in rows
-            ],
-        }
+        bias, variance, power = {}, {}, {}
+        for row in rows:
+            where = "{kernel}, order {order}, {place}".format(**row)
+            bias[where] = abs(row["ratio"][0] - 1)
+            power[where] = abs(row["power"] - row["predicted_power"])
+            variance[where] = abs(row["variance"][0] / row["predicted_variance"][0] - 1)
         targets = [
-            target(what, most, dict(zip(where, values, strict=True)), at_most=True)
-            for (what, values), most in zip(misses.items(), (0.02, 0.05, 0.02), strict=True)
+            target("|bias ÷ theory - 1|, smallest h", 0.02, bias, at_most=True),
+            target("|power of h - theory|", 0.05, power, at_most=True),
+            target("|variance ÷ theory - 1|, smallest h", 0.02, variance, at_most=True),
         ]
         table_of_targets(run, targets)
         self._draw_bias(run, rows, results)
@@ -133,45 +132,36 @@ class Boundary(Study):
         constant, linear = (abs(results[kernel, order][-2, 0, 0, 0]) for order in looks)
         ratio = f"order 0 has {constant / linear:.2g} × the bias of order 1 at x = 0"
         left.set_title(f"{kernel}, h = {lengthscales[-2]:g}: {ratio}")
-        for row in (row for row in rows if row["kernel"] == kernel):
+        rows = [row for row in rows if row["kernel"] == kernel]
+        for row in rows:
             color, marker = looks[row["order"]]
-            right.plot(
-                lengthscales,
-                np.abs(row["bias"]),
-                marker,
-                color=color,
-                markerfacecolor=color if row["place"] == "boundary" else ak.plot.paper(),
-                label=f"local {ORDERS[row['order']]}, {row['place']}",
-            )
+            fill = color if row["place"] == "boundary" else ak.plot.paper()
+            look = {"marker": marker, "color": color, "markerfacecolor": fill, "linestyle": "none"}
+            label = f"local {ORDERS[row['order']]}, {row['place']}"
+            right.plot(lengthscales, np.abs(row["bias"]), **look, label=label)
             right.plot(lengthscales, np.abs(row["predicted_bias"]), ":", **theory)
         right.set(xscale="log", yscale="log", xlabel="lengthscale h", ylabel="|bias of the fit|")
         ticks_at(right.xaxis, lengthscales)
-        power = {
-            (row["order"], row["place"]): row["power"] for row in rows if row["kernel"] == kernel
-        }
+        power = {(row["order"], row["place"]): row["power"] for row in rows}
         others = [value for case, value in power.items() if case != (0, "boundary")]
         span = f"{min(others):.2f} to {max(others):.2f}"
         right.set_title(f"powers of h: {power[0, 'boundary']:.2f} at 0 of order 0, else {span}")
         save_with_legend(run, "boundary", figure, [left, right], columns=3)
 
 
-def _summarise_place(
-    kernel: str, order: int, place: str, lengthscales: np.ndarray, values: np.ndarray
-) -> dict[str, Any]:
-    """Returns bias and variance at `place` (boundary or interior), measured and by theory, and the
-    power of h in the bias. `values`: shape (lengthscales, (measured, predicted), (bias, variance)).
+def _summarise_place(where: Any, lengthscales: np.ndarray, values: np.ndarray) -> dict[str, Any]:
+    """Returns bias and variance, measured and by theory, and the power of h in the bias. `where`:
+    order, and boundary or interior; `values`: shape (lengthscales, (measured, predicted), (bias,
+    variance)).
     """
     bias, variance = np.moveaxis(values, 2, 0)
     shortest = np.log(lengthscales[:3])
     return {
-        "kernel": kernel,
-        "order": order,
-        "place": place,
         "bias": bias[:, 0],
         "predicted_bias": bias[:, 1],
         "ratio": bias[:, 0] / bias[:, 1],
         "power": float(np.polyfit(shortest, np.log(np.abs(bias[:3, 0])), 1)[0]),
-        "predicted_power": 1 if (order, place) == (0, "boundary") else 2,
+        "predicted_power": 1 if where == (0, "boundary") else 2,
         "variance": variance[:, 0],
         "predicted_variance": variance[:, 1],
     }
@@ -185,18 +175,16 @@ def mean(x: Any, derivative: int = 0) -> np.ndarray:
 def measured(name: str, order: int, h: float, at: np.ndarray, n: int) -> np.ndarray:
     """Bias, and n h times the variance for noise of variance 1: shape (2, points)."""
     x = (np.arange(n) + 0.5) / n
-    fitted, variance = _predict_mean_and_variance(BUILT_IN[name](h), order, at, x, mean(x))
+    model = ak.KernelRegression(BUILT_IN[name](h), order=order)
+    fitted, variance = _predict(model, at, x, mean(x))
     return np.stack([fitted - mean(at), n * h * variance])
 
 
-@functools.partial(jax.jit, static_argnames="order")
-def _predict_mean_and_variance(
-    kernel: ak.kernels.Kernel, order: int, queries: Array, x: Array, y: Array
-) -> tuple[Array, Array]:
-    """Returns local polynomial predictions at `queries` from inputs x and labels y, and their
-    variances for noise of variance 1.
+@jax.jit
+def _predict(model: ak.KernelRegression, queries: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    """Returns predictions at `queries` from inputs x and labels y, and their variances for noise of
+    variance 1.
     """
-    model = ak.KernelRegression(kernel, order=order)
     found = model.estimate(queries, ak.models.Rows.read(x, y))
     return found.value, found.variance_of(jnp.ones(len(x)))
 
@@ -216,9 +204,5 @@ def predicted(name: str, order: int, h: float, at: np.ndarray) -> np.ndarray:
     if order == 0:
         return np.stack([(slope * m1 + bend * m2) / m0, v0 / m0**2])
     det = m0 * m2 - m1**2
-    return np.stack(
-        [
-            bend * (m2**2 - m1 * m3) / det,
-            (m2**2 * v0 - 2.0 * m1 * m2 * v1 + m1**2 * v2) / det**2,
-        ]
-    )
+    variance = (m2**2 * v0 - 2.0 * m1 * m2 * v1 + m1**2 * v2) / det**2
+    return np.stack([bend * (m2**2 - m1 * m3) / det, variance])

@@ -1,7 +1,7 @@
 """How often do bands hold the truth, and intervals a new label? Many data sets in one program."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import jax
@@ -50,9 +50,7 @@ class Coverage(SimulationStudy):
     def cases(self) -> Iterable[tuple[Design, int]]:
         return itertools.product(self.designs, self.orders)
 
-    def simulate(
-        self, key: PRNGKeyArray, design: Design, order: int
-    ) -> dict[str, dict[str, Array]]:
+    def simulate(self, key: PRNGKeyArray, design: Design, order: int) -> dict[str, Any]:
         """Returns for each method whether its band holds the truth (`inside`, at each input or
         everywhere), and its mean `width`.
 
@@ -67,18 +65,16 @@ class Coverage(SimulationStudy):
         new = inputs(design, self.points)
         true_mean, labels = ak.data.heteroskedastic_mean(at), labels_at(new, label_key)
         drawn = {"kind": "simultaneous", "draws": self.draws, "key": draw_key}
-        asked: dict[str, tuple[Callable, dict[str, Any]]] = {
-            "naive": (ak.bands, {"corrected": False}),
-            "corrected": (ak.bands, {}),
-            "naive, everywhere": (ak.bands, {"corrected": False, **drawn}),
-            "corrected, everywhere": (ak.bands, drawn),
-            "conformal": (ak.conformal, {}),
-            "conformal, local": (ak.conformal, {"local": True}),
-        }
         out = {}
-        for name, (method, options) in asked.items():
-            where, truth = (at, true_mean) if method is ak.bands else (new, labels)
-            band = method(fit, where, level=self.level, **options)
+        for name in METHODS:
+            if "conformal" in name:
+                band, truth = (
+                    ak.conformal(fit, new, level=self.level, local="local" in name),
+                    labels,
+                )
+            else:
+                options = {"corrected": "corrected" in name, **(drawn if "every" in name else {})}
+                band, truth = ak.bands(fit, at, level=self.level, **options), true_mean
             inside = (band.lower <= truth) & (truth <= band.upper)
             out[name] = {
                 "inside": jnp.all(inside) if "everywhere" in name else inside,
@@ -88,7 +84,7 @@ class Coverage(SimulationStudy):
 
     def report(self, results: Results, run: Run) -> None:
         rows = [
-            _summarise_coverage(design, order, name, found[name], self.level)
+            {"design": design, "order": order, "method": name} | self._summarise(name, found[name])
             for (design, order), found in results.items()
             for name in METHODS
         ]
@@ -100,6 +96,23 @@ class Coverage(SimulationStudy):
         self._draw_coverage(run, results)
         self._draw_example_bands(run)
         run.summary({"level": self.level, "data_sets": self.data_sets, "methods": rows})
+
+    def _summarise(self, method: str, results: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Returns the coverage of a method over all data sets, its standard error, the lowest one
+        among inputs, and the mean width. `results`: arrays `inside` (data sets, inputs), `width`.
+        """
+        inside = results["inside"].astype(float)
+        of_sets = inside if inside.ndim == 1 else inside.mean(axis=1)
+        expected = METHODS[method] if self.level == 0.95 else None
+        coverage = float(of_sets.mean())
+        return {
+            "coverage": coverage,
+            "standard_error": of_sets.std(ddof=1) / np.sqrt(len(of_sets)),
+            "worst": None if inside.ndim == 1 else inside.mean(axis=0).min(),
+            "width": results["width"].mean(),
+            "expected": expected,
+            "reached": None if expected is None else expected[0] <= coverage <= expected[1],
+        }
 
     def _draw_coverage(self, run: Run, results: Results) -> None:
         """Draws the coverage of pointwise bands and intervals against x, a panel for each design
@@ -125,22 +138,24 @@ class Coverage(SimulationStudy):
         """Draws one data set of each design with three kinds of bands, and saves the figure in
         `run`.
         """
-        at = np.linspace(-3.0, 3.0, self.points)
+        at, key = np.linspace(-3.0, 3.0, self.points), self.keys().next()
         figure, axes = panels(len(self.designs), width=4.4, height=3.2)
-        key = self.keys().next()
+        kinds: Any = (
+            ("conformal, local", "#EAF1F7", ak.conformal, {"local": True}),
+            (
+                "simultaneous",
+                "#BBDDF2",
+                ak.bands,
+                {"kind": "simultaneous", "draws": self.draws, "key": key},
+            ),
+            ("pointwise", ak.plot.SKY, ak.bands, {}),
+        )
         for ax, design in zip(axes, self.designs, strict=True):
             x = inputs(design, self.n)
             y = labels_at(x, key)
             fit = fit_by_leave_one_out(ak.Gaussian(0.3), self.orders[-1], x, y, self.starts)
-            parts = {
-                "conformal, local": ak.conformal(fit, at, level=self.level, local=True),
-                "simultaneous": ak.bands(
-                    fit, at, level=self.level, kind="simultaneous", draws=self.draws, key=key
-                ),
-                "pointwise": ak.bands(fit, at, level=self.level),
-            }
-            shades = ("#EAF1F7", "#BBDDF2", ak.plot.SKY)
-            for (name, band), color in zip(parts.items(), shades, strict=True):
+            for name, color, method, options in kinds:
+                band = method(fit, at, level=self.level, **options)
                 ax.fill_between(at, band.lower, band.upper, color=color, linewidth=0, label=name)
             ak.plot.points(x, y, ax=ax)
             truth = ak.data.heteroskedastic_mean(at)
@@ -160,26 +175,3 @@ def labels_at(x: Float[np.ndarray, " n"], key: PRNGKeyArray) -> Float[Array, " n
     """Labels at inputs, of the mean and the noise of `ak.data.heteroskedastic`."""
     noise = jax.random.normal(key, x.shape, float)
     return ak.data.heteroskedastic_mean(x) + ak.data.heteroskedastic_sd(x) * noise
-
-
-def _summarise_coverage(
-    design: Design, order: int, method: str, results: dict[str, np.ndarray], level: float
-) -> dict[str, Any]:
-    """Returns the coverage of a method over all data sets, its standard error, the lowest one among
-    inputs, and the mean width. `results`: arrays `inside` (data sets, inputs) and `width`.
-    """
-    inside = results["inside"].astype(float)
-    of_sets = inside if inside.ndim == 1 else inside.mean(axis=1)
-    expected = METHODS[method] if level == 0.95 else None
-    coverage = float(of_sets.mean())
-    return {
-        "design": design,
-        "order": order,
-        "method": method,
-        "coverage": coverage,
-        "standard_error": float(of_sets.std(ddof=1) / np.sqrt(len(of_sets))),
-        "worst": None if inside.ndim == 1 else float(inside.mean(axis=0).min()),
-        "width": float(results["width"].mean()),
-        "expected": expected,
-        "reached": None if expected is None else bool(expected[0] <= coverage <= expected[1]),
-    }

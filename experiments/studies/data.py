@@ -7,7 +7,7 @@ from jaxtyping import PRNGKeyArray
 
 import attnkernel as ak
 
-from ..config import Data, to_list
+from ..config import Data
 from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, describe, require_one_input
@@ -37,4 +37,4 @@ class ShowData(Study):
             title += f", {inside:.0%} within two standard deviations"
         ax.set_title(title)
         run.figure("data", figure, **arrays)
-        run.summary({"data": describe(results), **{name: to_list(v) for name, v in arrays.items()}})
+        run.summary({"data": describe(results), **arrays})

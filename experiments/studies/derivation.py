@@ -19,18 +19,12 @@ from .study import Keys, Study
 
 
 class Step(NamedTuple):
-    """One arrow: two ways to compute the same numbers, and the attention weights."""
+    """One arrow: how far two ways to compute the same numbers differ, and the weights."""
 
-    name: str
-    caption: str
+    title: str
     identity: str
-    left: Array
-    right: Array
+    deviation: float
     weights: Array
-
-    @property
-    def deviation(self) -> float:
-        return float(jnp.max(jnp.abs(self.left - self.right)))
 
 
 # the identities; and by scale ("with" or "without" 1/√d) and column, numbers against d
@@ -60,7 +54,7 @@ class Derivation(Study):
 
     def report(self, results: Results, run: Run) -> None:
         steps, table = results
-        deviations = {step.name: step.deviation for step in steps}
+        deviations = {f"B{i}": step.deviation for i, step in enumerate(steps, 1)}
         draw_steps(run, steps)
         draw_scales(run, table, self.dims)
         identities = [{"what is equal": s.identity, "deviation": s.deviation} for s in steps]
@@ -78,9 +72,8 @@ class Derivation(Study):
         """B1 to B8: each left side is written out, each right side a call of the package."""
         q_key, k_key, v_key, x_key, module_key = jax.random.split(key, 5)
         n, d, sigma = self.tokens, self.dim, self.bandwidth
-        q, k = (jax.random.normal(key, (n, d)) for key in (q_key, k_key))
+        q, k, x = (jax.random.normal(key, (n, d)) for key in (q_key, k_key, x_key))
         v = jax.random.normal(v_key, (n, 3))
-        x = jax.random.normal(x_key, (n, d))
         unit = k / jnp.linalg.norm(k, axis=1, keepdims=True)
         square = jnp.sum((q[:, None, :] - k[None, :, :]) ** 2, axis=2)
         apart = jnp.sum((q[:, None, :] - unit[None, :, :]) ** 2, axis=2)
@@ -88,7 +81,6 @@ class Derivation(Study):
         normal = jnp.exp(-square / (2 * sigma**2)) / (2 * jnp.pi * sigma**2) ** (d / 2)
         weights = normal / jnp.sum(normal, axis=1, keepdims=True)
         ours = ak.attention_weights(q, k, kernel=gaussian)
-        identity = "Nadaraya–Watson weights = softmax of −|x − xᵢ|²/2σ²"
         score = jnp.tanh(q[:, None, :] + k[None, :, :]) @ x[0]
         bias = ak.priors.KeyWeights(-jnp.sum(k**2, axis=1) / (2 * sigma**2))
         rows = [jax.nn.softmax(row @ k.T / jnp.sqrt(d)) @ v for row in q]
@@ -103,7 +95,7 @@ class Derivation(Study):
             return ak.attend(q, k, v, **parts), ak.attention_weights(q, k, **parts)
 
         steps = [
-            ("Gaussian weights", identity, weights, ours, ours),
+            ("Gaussian weights", NORMALISED, weights, ours, ours),
             (
                 "any score",
                 "softmax of any score a(q, k), here w · tanh(q + k)",
@@ -150,9 +142,13 @@ class Derivation(Study):
                 module.weights(x),
             ),
         ]
-        return [Step(f"B{number}", *parts) for number, parts in enumerate(steps, 1)]
+        return [
+            Step(f"B{i}: {caption}", identity, float(jnp.max(jnp.abs(left - right))), weights)
+            for i, (caption, identity, left, right, weights) in enumerate(steps, 1)
+        ]
 
 
+NORMALISED = "Nadaraya–Watson weights = softmax of −|x − xᵢ|²/2σ²"
 COLUMNS = ("variance", "entropy", "slope")
 SCALINGS = ("without", "with")
 
@@ -177,8 +173,7 @@ def scales(dims: list[int], keys_each: int, key: Array) -> dict[str, dict[str, l
 
 
 def draw_steps(run: Run, steps: list[Step]) -> None:
-    weights = {f"{step.name}: {step.caption}": step.weights for step in steps}
-    figure = draw_heat_maps(weights, 4, "weight of the key")
+    figure = draw_heat_maps({step.title: step.weights for step in steps}, 4, "weight of the key")
     worst = max(step.deviation for step in steps)
     figure.suptitle(f"eight steps, each an identity to {worst:.0e}")
     run.figure("derivation", figure)
@@ -193,11 +188,11 @@ def draw_scales(run: Run, table: dict[str, dict[str, list[float]]], dims: list[i
         ax.set(xlabel="dimension d", ylabel=label)
         ax.set_xscale("log", base=2)
     growth = {s: np.polyfit(np.log(dims), np.log(table[s]["variance"]), 1)[0] for s in SCALINGS}
-    powers = [f"$d^{{{growth[scaling]:z.1f}}}$" for scaling in SCALINGS]
-    axes[0].set_title(f"grows as {powers[0]}, scaled as {powers[1]}")
+    bare, scaled = (f"$d^{{{growth[scaling]:z.1f}}}$" for scaling in SCALINGS)
+    axes[0].set_title(f"grows as {bare}, scaled as {scaled}")
     for ax, name in zip(axes[1:], COLUMNS[1:], strict=True):
-        last = {s: table[s][name][-1] for s in SCALINGS}
-        ax.set_title(f"d = {dims[-1]}: {last['without']:.2g}, scaled {last['with']:.2g}")
+        bare, scaled = (table[scaling][name][-1] for scaling in SCALINGS)
+        ax.set_title(f"d = {dims[-1]}: {bare:.2g}, scaled {scaled:.2g}")
     axes[0].set_yscale("log")
     axes[2].set_yscale("log")
     save_with_legend(run, "scales", figure, list(axes))

@@ -71,21 +71,15 @@ class Heads(base.HoldOutStudy):
             mean = losses.mean(axis=1)  # one loss is one held-out point: too noisy to show
             return "loss " + " ".join(f"{loss:.3f}" for loss in mean)
 
-        with monitor.fit(
-            "training", self.training.steps, record=_recorded_parameters, log=log
-        ) as following:
-            fits = ak.fit_many(
-                stack([self.start(heads) for heads in self.heads]),
-                data.x,
-                data.y,
-                objective=base.HoldOutSizes.from_config(self.hold_out, len(data.y)).objective(),
-                in_axes=(0, None, None),
-                **self.training.options(keys.stack(len(self.heads))),
-                **following,
-            )
-        return base.Fits(
-            data, fits, {"table": self._make_heads_table(fits, data)}, jnp.any(fits.starts.diverged)
-        )
+        starts = stack([self.start(heads) for heads in self.heads])
+        objective = base.HoldOutSizes.from_config(self.hold_out, len(data.y)).objective()
+        options: dict[str, Any] = {"objective": objective, "in_axes": (0, None, None)}
+        options |= self.training.options(keys.stack(len(self.heads)))
+        hooks = {"record": _recorded_parameters, "log": log}
+        with monitor.fit("training", self.training.steps, **hooks) as following:
+            fits = ak.fit_many(starts, data.x, data.y, **options, **following)
+        table = self._make_heads_table(fits, data)
+        return base.Fits(data, fits, {"table": table}, jnp.any(fits.starts.diverged))
 
     def _make_heads_table(self, fits: ak.Fit, data: ak.data.Dataset) -> dict[str, Array]:
         """Returns columns with one entry for each number of heads: weights, lengthscales,
@@ -118,13 +112,11 @@ class Heads(base.HoldOutStudy):
         for heads, member in zip(self.heads, members, strict=True):
             lengths = member.model.model.kernel.stack.lengthscale[:heads]
             run.note(outside_bounds(lengths, data, self.model, f"{heads} heads"))
-        first = rows[0]["leave_one_out"]
-        titles = [
-            f"{row['heads']} head{'s' if row['heads'] > 1 else ''}: "
-            f"leave-one-out error {row['leave_one_out']:.4f}"
-            + (f" ({row['leave_one_out'] / first - 1:+.0%})" if i else "")
-            for i, row in enumerate(rows)
-        ]
+        titles = []
+        for heads, error in ((row["heads"], row["leave_one_out"]) for row in rows):
+            more = f" ({error / rows[0]['leave_one_out'] - 1:+.0%})" if titles else ""
+            plural = "s" if heads > 1 else ""
+            titles.append(f"{heads} head{plural}: leave-one-out error {error:.4f}{more}")
         draw_fits(run, "heads", data, members, titles, label=self.model.label())
         title = f"Heads, kernel {self.model.words()}, lengthscales {self.model.letter()}"
         run.table_of(title, rows)
@@ -136,12 +128,10 @@ class Heads(base.HoldOutStudy):
         active = jnp.arange(max(self.heads)) < heads
         first = jnp.linspace(self.shortest, self.longest, heads)
         lengthscales = jnp.ones(max(self.heads)).at[:heads].set(first)
-        kernel = eqx.filter_vmap(self.model.kernel_at)(lengthscales)
+        kernel = ak.PerHead(eqx.filter_vmap(self.model.kernel_at)(lengthscales))
         coefficients = jnp.where(active, 1.0 / heads, 0.0)
-        model = ak.MultiheadKernelRegression(
-            ak.PerHead(kernel), coefficients, rule=self.model.rule(), on_empty=self.model.on_empty
-        )
-        return PaddedHeads(model, active)
+        options = {"rule": self.model.rule(), "on_empty": self.model.on_empty}
+        return PaddedHeads(ak.MultiheadKernelRegression(kernel, coefficients, **options), active)
 
 
 def _recorded_parameters(model: PaddedHeads) -> dict[str, Array]:

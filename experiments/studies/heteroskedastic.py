@@ -50,9 +50,12 @@ class Heteroskedasticity(SimulationStudy):
         data_key, label_key, fit_key = jax.random.split(key, 3)
         x, at = np.linspace(-3.0, 3.0, self.n), np.linspace(-3.0, 3.0, self.points)
 
+        def true_sd(x: np.ndarray) -> np.ndarray:
+            return 0.2 + growth * np.abs(x)
+
         def labels(x: np.ndarray, key: PRNGKeyArray) -> Float[Array, " n"]:
             noise = jax.random.normal(key, x.shape, float)
-            return ak.data.heteroskedastic_mean(x) + (0.2 + growth * np.abs(x)) * noise
+            return ak.data.heteroskedastic_mean(x) + true_sd(x) * noise
 
         y, new, truth = labels(x, data_key), labels(at, label_key), ak.data.heteroskedastic_mean(at)
         model = ak.KernelRegression(ak.Gaussian(0.3), order=self.order)
@@ -63,16 +66,11 @@ class Heteroskedasticity(SimulationStudy):
 
         plain = fit_weighted(None)
         weighted = fit_weighted(1.0 / ak.noise_variance(plain, x))
-        by_truth = fit_weighted(1.0 / (0.2 + growth * np.abs(x)) ** 2)
-        max_likelihood = ak.fit(
-            ak.MeanVarianceRegression(plain.model, ak.KernelRegression(ak.Gaussian(1.0))),
-            x,
-            y,
-            objective=ak.HoldOut(self.hold_out, score=ak.objectives.log_score),
-            optimizer=optax.adam(self.learning_rate),
-            steps=self.steps,
-            key=fit_key,
-        )
+        by_truth = fit_weighted(1.0 / true_sd(x) ** 2)
+        both = ak.MeanVarianceRegression(plain.model, ak.KernelRegression(ak.Gaussian(1.0)))
+        score = ak.HoldOut(self.hold_out, score=ak.objectives.log_score)
+        how = {"optimizer": optax.adam(self.learning_rate), "steps": self.steps, "key": fit_key}
+        max_likelihood = ak.fit(both, x, y, objective=score, **how)
 
         def predictive(fit: ak.Fit, noise: str, assumed: Any = 1.0) -> tuple[Array, Array, Array]:
             """The mean, the sd of the noise, and the variance of a new label.
@@ -93,29 +91,27 @@ class Heteroskedasticity(SimulationStudy):
             "local sd": predictive(plain, "local"),
             "reweighted": predictive(weighted, "local", ak.noise_variance(plain, at)),
             "likelihood": (mean, jnp.sqrt(variance), variance),
-            "true weights": predictive(by_truth, "local", (0.2 + growth * jnp.abs(at)) ** 2),
+            "true weights": predictive(by_truth, "local", true_sd(at) ** 2),
         }
         fits = (plain, plain, weighted, max_likelihood, by_truth)
         kernels = [getattr(fit.model, "mean", fit.model).kernel for fit in fits]
         means, sds, variances = (jnp.stack(part) for part in zip(*methods.values(), strict=True))
-        squares = ((means - truth[None, :]) / (0.2 + growth * jnp.abs(at))[None, :]) ** 2
-        scores = jax.vmap(lambda m, v: jnp.mean(ak.objectives.log_score((m, v), new)))(
-            means, variances
-        )
+        squares = ((means - truth[None, :]) / true_sd(at)[None, :]) ** 2
+        score_of = jax.vmap(lambda m, v: jnp.mean(ak.objectives.log_score((m, v), new)))
         return {
             "lengthscale": jnp.stack([kernel.lengthscale for kernel in kernels]),
             "error": jnp.trapezoid(squares, dx=1.0 / (self.points - 1), axis=1),
             "sd": sds,
-            "log_score": scores,
+            "log_score": score_of(means, variances),
             "inside": jnp.abs(new[None, :] - means) <= 1.959964 * jnp.sqrt(variances),
         }
 
     def report(self, results: Results, run: Run) -> None:
         at = np.linspace(-3.0, 3.0, self.points)
         rows = [
-            _summarise_method(growth, i, found, at)
+            {"growth": growth, "method": name} | _summarise(found, i, 0.2 + growth * np.abs(at))
             for (growth,), found in results.items()
-            for i in range(len(METHODS))
+            for i, name in enumerate(METHODS)
         ]
         run.table_of(
             f"{self.data_sets} data sets of {self.n} points, order {self.order}, sd of the noise "
@@ -123,15 +119,14 @@ class Heteroskedasticity(SimulationStudy):
             f"best",
             rows,
         )
-        self._draw_noise_sd(run, at, results, rows)
+        self._draw_noise_sd(run, results, rows)
         run.summary({"data_sets": self.data_sets, "n": self.n, "methods": rows})
 
-    def _draw_noise_sd(
-        self, run: Run, at: np.ndarray, results: Results, rows: list[dict[str, Any]]
-    ) -> None:
-        """Draws the sd of the noise at the inputs `at`, true and estimated by each method, a panel
-        for each growth; saves the figure in `run`. `rows`: those of `_summarise_method`.
+    def _draw_noise_sd(self, run: Run, results: Results, rows: list[dict[str, Any]]) -> None:
+        """Draws the sd of the noise, true and estimated by each method, a panel for each growth;
+        saves the figure in `run`. `rows`: those of the table.
         """
+        at = np.linspace(-3.0, 3.0, self.points)
         size = (4.2 * len(results), 3.2)
         figure, (axes,) = subplots(1, len(results), squeeze=False, figsize=size)
         looks = {0: ("-.", ak.plot.PURPLE), 1: ("-", ak.plot.BLUE), 3: ("--", ak.plot.ORANGE)}
@@ -143,36 +138,30 @@ class Heteroskedasticity(SimulationStudy):
                 look = {"alpha": 0.15, "linewidth": 0, "label": f"_{METHODS[i]}, quartiles"}
                 ax.fill_between(at, low, high, color=color, **look)
             ax.set_ylim(bottom=0.0)
-            error = {
-                row["method"]: row["error_over_one_sd"] for row in rows if row["growth"] == growth
-            }
-            gain = f"reweighting: {error['reweighted']:.2f} × the error of the mean"
+            of = {(row["growth"], row["method"]): row["error_over_one_sd"] for row in rows}
+            gain = f"reweighting: {of[growth, 'reweighted']:.2f} × the error of the mean"
             ax.set_title(f"sd 0.2 + {growth:g}|x|\n{gain}")
             ax.set(xlabel="x", ylabel="sd of the noise: median and quartiles")
         save_with_legend(run, "heteroskedastic", figure, axes)
 
 
-def _summarise_method(
-    growth: float, method: int, results: dict[str, np.ndarray], x: np.ndarray
-) -> dict[str, Any]:
-    """Returns a method's errors, log score and coverage over all data sets with noise of sd 0.2 +
-    growth |x|. `method`: its place in `METHODS`; `results`: arrays (data sets, methods, ...); `x`:
-    the inputs of sd and coverage.
+def _summarise(results: dict[str, np.ndarray], method: int, truth: np.ndarray) -> dict[str, float]:
+    """Returns a method's errors, log score and coverage over all data sets. `results`: arrays (data
+    sets, methods, ...); `method`: its place; `truth`: the sd of the noise where coverage is asked.
     """
-    error, truth = results["error"], 0.2 + growth * np.abs(x)
+    of_method = {name: values[:, method] for name, values in results.items()}
+    error, plain = of_method["error"], results["error"][:, 0]
     # paired: the same data for both
-    ratio = error[:, method].mean() / error[:, 0].mean()
-    away = (error[:, method] - ratio * error[:, 0]) / error[:, 0].mean()
-    coverage = results["inside"][:, method].mean(axis=0)
+    ratio = error.mean() / plain.mean()
+    away = (error - ratio * plain) / plain.mean()
+    coverage = of_method["inside"].mean(axis=0)
     return {
-        "growth": growth,
-        "method": METHODS[method],
-        "median_lengthscale": float(np.median(results["lengthscale"][:, method])),
-        "error_of_mean": float(error[:, method].mean()),
-        "error_over_one_sd": float(ratio),
-        "standard_error": float(away.std(ddof=1) / np.sqrt(len(away))),
-        "error_of_log_sd": float(np.sqrt(np.mean(np.log(results["sd"][:, method] / truth) ** 2))),
-        "log_score": float(results["log_score"][:, method].mean()),
-        "worst_coverage": float(coverage.min()),
-        "most_coverage": float(coverage.max()),
+        "median_lengthscale": np.median(of_method["lengthscale"]),
+        "error_of_mean": error.mean(),
+        "error_over_one_sd": ratio,
+        "standard_error": away.std(ddof=1) / np.sqrt(len(away)),
+        "error_of_log_sd": np.sqrt(np.mean(np.log(of_method["sd"] / truth) ** 2)),
+        "log_score": of_method["log_score"].mean(),
+        "worst_coverage": coverage.min(),
+        "most_coverage": coverage.max(),
     }

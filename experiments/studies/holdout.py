@@ -16,7 +16,12 @@ from ..runs import NO_MONITOR, Monitor, Run
 from . import study as base
 from .training import require_finite
 
-_LINES = ["-", "--", "-.", ":"]
+LINES = ["-", "--", "-.", ":"]
+UNSETTLED = (
+    "held out {hold_out}: after {steps} steps the training had not settled. Its lengthscale "
+    "{lengthscale:.4g} has a larger expected error than {minimum:.4g}, the fitted one, by more "
+    "than two standard errors of their difference."
+)
 
 
 class HoldOut(base.HoldOutStudy):
@@ -43,19 +48,11 @@ class HoldOut(base.HoldOutStudy):
             monitor.step_metrics(done, "hold_out", sizes, loss=losses, lengthscale=path)
             return "loss " + " ".join(f"{loss:.3f}" for loss in losses[:, -1])
 
-        chunk = min(100, max(1, steps // 4))
-        with monitor.fit(
-            "training", steps, record=base.lengthscale_of, log=log, chunk=chunk
-        ) as following:
-            fits = ak.fit_many(
-                self.model.make(),
-                data.x,
-                data.y,
-                objective=rows.objective(),
-                in_axes=(None, None, 0),
-                **self.training.options(keys.stack(len(rows.sizes))),
-                **following,
-            )
+        options: dict[str, Any] = {"objective": rows.objective(), "in_axes": (None, None, 0)}
+        options |= self.training.options(keys.stack(len(rows.sizes)))
+        hooks = {"record": base.lengthscale_of, "log": log, "chunk": min(100, max(1, steps // 4))}
+        with monitor.fit("training", steps, **hooks) as following:
+            fits = ak.fit_many(self.model.make(), data.x, data.y, **options, **following)
         table = {
             "hold_out": rows.sizes,
             **self.model.parameters(fits.model.kernel),
@@ -74,15 +71,8 @@ class HoldOut(base.HoldOutStudy):
             length = fits.member(i).model.kernel.lengthscale
             run.note(outside_bounds(length, data, self.model, f"held out {row['hold_out']}"))
             if not row["settled"]:
-                run.note(
-                    [
-                        f"held out {row['hold_out']}: after {steps} steps the training had not "
-                        f"settled. Its lengthscale {row['lengthscale']:.4g} has a larger expected "
-                        f"error than {row['minimum']:.4g}, the fitted one, by more than two "
-                        f"standard errors of their difference."
-                    ]
-                )
-        self._draw_fits_and_training(run, results, minima, rows)
+                run.note([UNSETTLED.format(steps=steps, **row)])
+        self._draw(run, results, minima, rows)
         run.table_of(
             f"Masked hold-out, kernel {self.model.words()}: {self.model.letter()} at the minimum "
             f"of the expected error, at step {steps}, and on average of the last half",
@@ -102,9 +92,8 @@ class HoldOut(base.HoldOutStudy):
         sizes, n = jnp.asarray(results.numbers["fits"]["hold_out"]), len(data.y)
         # 2²¹ pairs for each size and evaluation: a second for the 150 rows of the shipped config
         expected = ak.objectives.ExpectedHoldOut(sizes, int(np.clip(2**21 // n**2, 2, 100)))
-        found = ak.fit_many(
-            fits.model, data.x, data.y, objective=expected, in_axes=(0, None, 0), starts=1
-        )
+        options = {"objective": expected, "in_axes": (0, None, 0), "starts": 1}
+        found = ak.fit_many(fits.model, data.x, data.y, **options)
         before, after = (  # masked: rows in no block, and predictions without a label in reach
             np.ma.masked_invalid(_scores(models, expected, data.x, data.y))
             for models in (fits.model, found.model)
@@ -124,20 +113,17 @@ class HoldOut(base.HoldOutStudy):
         }
         return columns, found
 
-    def _draw_fits_and_training(
-        self, run: Run, results: base.Fits, minima: ak.Fit, rows: list[dict[str, Any]]
-    ) -> None:
+    def _draw(self, run: Run, results: base.Fits, minima: ak.Fit, rows: Any) -> None:
         """Draws the fits by the expected hold-out error, and the lengthscales against the training
         step; saves both figures in `run`. `rows`: those of the table.
         """
         data, fits = results.data, results.fits
         sizes, lengths = ([row[key] for row in rows] for key in ("hold_out", "minimum"))
-        errors = np.asarray(base.leave_one_out_errors(minima.model, data.x, data.y))
+        errors: Any = base.leave_one_out_errors(minima.model, data.x, data.y)
+        verdicts = zip(sizes, smoothing_verdicts(lengths, errors), lengths, strict=True)
         titles = [
             f"{size} held out: {verdict} ({self.model.letter()} = {length:#.3g})"
-            for size, verdict, length in zip(
-                sizes, smoothing_verdicts(lengths, errors.tolist()), lengths, strict=True
-            )
+            for size, verdict, length in verdicts
         ]
         members = [minima.member(i) for i in range(len(rows))]
         draw_fits(run, "holdout", data, members, titles, label=self.model.label())
@@ -145,7 +131,7 @@ class HoldOut(base.HoldOutStudy):
         figure, (ax,) = panels(1, width=6.0, height=3.2)
         path = np.asarray(self.model.shown(fits.history["lengthscale"]))
         path = np.c_[path, [row["lengthscale"] for row in rows]]  # the history is before each step
-        for line, size, length, style in zip(path, sizes, lengths, _LINES * 3, strict=False):
+        for line, size, length, style in zip(path, sizes, lengths, LINES * 3, strict=False):
             (drawn,) = ax.plot(np.arange(len(line)), line, style, label=f"held out {size}")
             ax.plot(len(line) - 1, length, "o", color=drawn.get_color())
         ax.set_yscale("log")

@@ -41,18 +41,11 @@ class LeaveOneOut(Study):
             monitor.step_metrics(done, "start", range(len(losses)), loss=losses, lengthscale=path)
             return f"best criterion {np.nanmin(losses[:, -1]):.6g}"
 
-        options = {"record": lengthscale_of, "log": log, "resumable": False}
-        model = self.model.make()
-        steps = Options().with_defaults(model, ak.LeaveOneOut()).steps
-        with monitor.fit("leave-one-out", steps, **options) as following:
-            fit = ak.fit(
-                model,
-                data.x,
-                data.y,
-                objective=ak.LeaveOneOut(),
-                starts=self.starts,
-                **following,
-            )
+        hooks = {"record": lengthscale_of, "log": log, "resumable": False}
+        model, by = self.model.make(), ak.LeaveOneOut()
+        steps = Options().with_defaults(model, by).steps
+        with monitor.fit("leave-one-out", steps, **hooks) as following:
+            fit = ak.fit(model, data.x, data.y, objective=by, starts=self.starts, **following)
         fitted = fit.model(data.x, data.x, data.y)
         numbers = {
             **self.model.parameters(fit.model.kernel),
@@ -76,27 +69,21 @@ class LeaveOneOut(Study):
         self._draw_criterion_and_fit(run, results, lengthscales)
         scalars = {name: float(v) for name, v in numbers.items() if jnp.ndim(v) == 0}
         cells = [[CELLS.get(name, name), f"{value:.7g}"] for name, value in scalars.items()]
-        letter = self.model.letter()
+        shown, letter, starts = self.model.shown, self.model.letter(), fit.starts
         for other in minima[1:]:
             at = f"{letter} = {float(other['lengthscale']):.6g}: {other['criterion']:.7g}"
             cells.append(["other minimum", at])
         run.table(f"{self.name}: leave-one-out, kernel {self.model.words()}", ["", ""], cells)
-        run.summary(
-            {
-                "data": describe(data),
-                **self.model.named(),
-                **numbers,
-                "minima": minima,
-                "bounds": [self.model.shown(jnp.asarray(end)) for end in (lower, upper)],
-                "starts": {
-                    "begin": self.model.shown(fit.starts.begin.kernel.lengthscale),
-                    "end": self.model.shown(fit.starts.end.kernel.lengthscale),
-                    "criterion": fit.starts.loss,
-                    "converged": fit.starts.converged,
-                    "at_bound": fit.starts.at_bound,
-                },
-            }
-        )
+        found = {"data": describe(data), **self.model.named(), **numbers, "minima": minima}
+        found["bounds"] = [shown(jnp.asarray(end)) for end in (lower, upper)]
+        found["starts"] = {
+            "begin": shown(starts.begin.kernel.lengthscale),
+            "end": shown(starts.end.kernel.lengthscale),
+            "criterion": starts.loss,
+            "converged": starts.converged,
+            "at_bound": starts.at_bound,
+        }
+        run.summary(found)
         require_finite(fit)
 
     def _draw_criterion_and_fit(self, run: Run, results: Fits, lengthscales: np.ndarray) -> None:
@@ -114,10 +101,8 @@ class LeaveOneOut(Study):
         ak.plot.fit(fit, ax=right, label=self.model.label())
         if data.x.shape[1] == 1:
             right.set(xlabel=ak.plot.literal(data.x_names[0]))
-        share = float(results.numbers["r_squared"])
-        title = (
-            f"{self.name}: {self.model.letter()} = {found:.4g} explains {share:.0%} of the variance"
-        )
+        share = f"explains {float(results.numbers['r_squared']):.0%} of the variance"
+        title = f"{self.name}: {self.model.letter()} = {found:.4g} {share}"
         right.set(ylabel=ak.plot.literal(data.y_name), title=title)
         save_with_legend(run, "leave_one_out", figure, [right])
 
