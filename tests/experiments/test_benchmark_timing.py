@@ -14,7 +14,7 @@ from paths import CONFIGS
 
 import attnkernel as ak
 from experiments.__main__ import main
-from experiments.benchmarks import attention_contenders, driver, first_calls as first, latency
+from experiments.benchmarks import attention_contenders, driver, latency
 from experiments.benchmarks.fresh_process import Latency
 from experiments.benchmarks.r_scripts import timed_script
 from experiments.benchmarks.reports import target
@@ -98,8 +98,8 @@ def test_target_is_judged_by_its_worst_value():
 pytestmark = pytest.mark.usefixtures("blank_figures")
 CONFIG = str(CONFIGS / "bench_latency.yaml")
 SMALL = ("repeats=1", "length=8", "rows=300", "fits=6")
-CALLS = first.make_calls(8, 300, 6)
-CONTENDERS = (first.OURS, first.EQUINOX)
+CALLS = latency.make_calls(8, 300, 6)
+CONTENDERS = (latency.OURS, latency.EQUINOX)
 
 
 @pytest.fixture
@@ -140,13 +140,13 @@ def test_contenders_are_interleaved_and_a_process_fills_each_cache(run, measured
     assert fill[2] != fill_other[2]
     assert not Path(fill[2]).exists()
     row = rows["attention"]
-    ends = [*CONTENDERS, *(contender + first.CACHED for contender in CONTENDERS)]
+    ends = [*CONTENDERS, *(contender + latency.CACHED for contender in CONTENDERS)]
     assert row["seconds"] == {end: [3 + i, 7 + i] for i, end in enumerate(ends)}
-    assert row["wall"][first.OURS] == 0.5
-    assert row["compiled"][first.OURS] == 3
+    assert row["wall"][latency.OURS] == 0.5
+    assert row["compiled"][latency.OURS] == 3
     assert [one["worst"] for one in targets] == pytest.approx([5 / 6, 7 / 8])
     assert [one["at_most"] for one in targets] == [3.0, 2.0]
-    assert [one["at"] for one in targets] == [row["label"], row["label"] + first.CACHED]
+    assert [one["at"] for one in targets] == [row["label"], row["label"] + latency.CACHED]
     assert "medians of 2 processes" in printed
 
 
@@ -154,10 +154,10 @@ def test_missing_contenders_are_reported(run, measured, monkeypatch):
     monkeypatch.setitem(sys.modules, "statsmodels.nonparametric.kernel_regression", None)
     monkeypatch.setitem(sys.modules, "statsmodels.nonparametric.smoothers_lowess", None)
     rows, _, printed = run("predict")
-    assert rows["predict"]["median"].keys() == {first.OURS, first.OURS + first.CACHED}
+    assert rows["predict"]["median"].keys() == {latency.OURS, latency.OURS + latency.CACHED}
     reasons = rows["predict"]["unavailable"]
     of_python = {"statsmodels", "statsmodels, lowess"}
-    assert reasons.keys() == of_python | first.R_PACKAGES.keys()
+    assert reasons.keys() == of_python | latency.R_PACKAGES.keys()
     assert reasons["statsmodels, lowess"].startswith("statsmodels: not installed")
     assert "no R: np (Rscript: not installed)" in printed
 
@@ -165,7 +165,7 @@ def test_missing_contenders_are_reported(run, measured, monkeypatch):
 @pytest.mark.parametrize("name", CALLS)
 def test_scripts_of_python_can_be_compiled(name):
     scripts = CALLS[name].contenders
-    for script in (scripts[one] for one in scripts if one not in first.R_PACKAGES):
+    for script in (scripts[one] for one in scripts if one not in latency.R_PACKAGES):
         compile(f"{script.prepare}\n{script.call}", name, "exec")
 
 
@@ -173,16 +173,18 @@ def test_scripts_of_python_can_be_compiled(name):
 @pytest.mark.parametrize(
     ("name", "contender"),
     [
-        pytest.param(name, one, marks=pytest.mark.needs_r(first.R_PACKAGES[one]))
+        pytest.param(name, one, marks=pytest.mark.needs_r(latency.R_PACKAGES[one]))
         for name in CALLS
         for one in CALLS[name].contenders
-        if one in first.R_PACKAGES
+        if one in latency.R_PACKAGES
     ],
 )
 def test_scripts_of_r_run(name, contender):
     data = ak.data.load("cps71")
     x, y = np.asarray(data.x, float)[:, 0], np.asarray(data.y, float)
-    found, _ = timed_script(first.R_PACKAGES[contender], CALLS[name].contenders[contender], x, y)()
+    found, _ = timed_script(
+        latency.R_PACKAGES[contender], CALLS[name].contenders[contender], x, y
+    )()
     assert 0 <= found.cpu < 60
     assert 0 <= found.wall < 60
 
@@ -192,13 +194,13 @@ def test_scripts_of_r_run(name, contender):
 def test_first_calls_are_measured_in_fresh_processes(run, monkeypatch):
     calls = {}
     for name in ("predict", "memory"):
-        ours = CALLS[name].contenders[first.OURS]
-        calls[name] = CALLS[name]._replace(contenders={first.OURS: ours})
-    monkeypatch.setattr(first, "make_calls", lambda *_: calls)
+        ours = CALLS[name].contenders[latency.OURS]
+        calls[name] = CALLS[name]._replace(contenders={latency.OURS: ours})
+    monkeypatch.setattr(latency, "make_calls", lambda *_: calls)
     rows, targets, _ = run(", ".join(calls))
     predict = rows["predict"]
-    assert predict["compiled"][first.OURS] == predict["loaded"][first.OURS + first.CACHED] > 0
-    assert predict["compiled"][first.OURS + first.CACHED] == predict["loaded"][first.OURS] == 0
-    assert predict["median"][first.OURS] > predict["median"][first.OURS + first.CACHED] > 0
-    assert rows["memory"]["growth"][first.OURS] >= 1.0
+    assert predict["compiled"][latency.OURS] == predict["loaded"][latency.OURS + latency.CACHED] > 0
+    assert predict["compiled"][latency.OURS + latency.CACHED] == predict["loaded"][latency.OURS] == 0
+    assert predict["median"][latency.OURS] > predict["median"][latency.OURS + latency.CACHED] > 0
+    assert rows["memory"]["growth"][latency.OURS] >= 1.0
     assert len(targets) == 2 + 1
