@@ -20,7 +20,7 @@ from ..runs import NO_MONITOR, Monitor, Run
 from ..studies import Study
 from . import attention_contenders as work
 from .attention import Tokens
-from .driver import Contender, Unavailable, optional_import
+from .driver import Contender, available, optional_import
 from .reports import note_unavailable
 
 PRECISIONS = ("float32", "bfloat16")
@@ -51,15 +51,12 @@ class BenchAccuracy(Study):
         q, k, v = (np.asarray(array, float) for array in arrays)
         exact = softmax(q @ k.swapaxes(1, 2) / np.sqrt(self.dim), axis=2) @ v
         scale = np.sqrt(np.mean(exact**2))
+        makers = {name: functools.partial(_make, name, arrays) for name in work.CONTENDERS}
+        contenders, unavailable = available(makers)
         row: dict[str, Any] = {"label": f"{length} keys, {precision}", "keys": length}
-        row |= {"precision": precision, "rms": {}, "largest": {}, "unavailable": {}}
-        for name in work.CONTENDERS:
-            try:
-                result = _make(name, arrays)()
-            except Unavailable as reason:
-                row["unavailable"][name] = str(reason)
-                continue
-            error = np.abs(np.asarray(result, float).reshape(exact.shape) - exact) / scale
+        row |= {"precision": precision, "rms": {}, "largest": {}, "unavailable": unavailable}
+        for name, attend in contenders.items():
+            error = np.abs(np.asarray(attend(), float).reshape(exact.shape) - exact) / scale
             row["rms"][name] = float(np.sqrt(np.mean(error**2)))
             row["largest"][name] = float(np.max(error))
         return row

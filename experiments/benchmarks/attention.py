@@ -39,6 +39,12 @@ class AttentionBenchmark(Benchmark):
     def panel(self, row: Mapping[str, Any]) -> str:
         return _work(row)
 
+    def case(self, length: int, causal: bool, phase: str, makers: Mapping[str, Any]) -> driver.Case:
+        """Returns the case of these contenders, which agree."""
+        fields = {"length": length, "causal": causal, "phase": phase}
+        label = f"T = {length}, {_work(fields)}"
+        return driver.Case(fields, label, makers, driver.agree(work.OURS, 1e-4))
+
     def targets(self, results: Results) -> Iterator[dict[str, Any]]:
         """Seconds in times of those of PyTorch, of up to 1024 tokens and of more."""
         limits = {work.FORWARD: (1.15, 1.35), work.BACKWARD: (1.3, 1.4)}
@@ -65,16 +71,9 @@ class BenchAttention(AttentionBenchmark):
         or full; `phase`: "forward", or "+ backward" for gradients too.
         """
         arrays = work.draw_arrays(self.heads, length, self.dim, self.seed)
-        max_bytes = self.max_memory_gib * driver.GIB
-        return driver.Case(
-            {"length": length, "causal": causal, "phase": phase},
-            f"T = {length}, {work.in_words(causal, phase)}",
-            {
-                name: functools.partial(work.make, name, causal, phase, arrays, max_bytes)
-                for name in work.CONTENDERS
-            },
-            driver.agree(work.OURS, 1e-4),
-        )
+        given = (causal, phase, arrays, self.max_memory_gib * driver.GIB)
+        makers = {name: functools.partial(work.make, name, *given) for name in work.CONTENDERS}
+        return self.case(length, causal, phase, makers)
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         """Memory over the idle process: bytes of the first call, which compiles, and of a later
@@ -104,20 +103,16 @@ class BenchAttention(AttentionBenchmark):
         return {"Gflop/s": f"{operations / row['median'][work.OURS] / 1e9:.0f}"}
 
     def targets(self, results: Results) -> Iterator[dict[str, Any]]:
-        table, memory = results.table, _memory_by_work(results)
-        later = {
-            row["label"]: row["later"][work.OURS] for row in memory if work.OURS in row["later"]
-        }
-        times = {
-            (row["length"], row["phase"], row["causal"]): row["median"][work.OURS] for row in table
-        }
+        table, memory, ours = results.table, _memory_by_work(results), work.OURS
+        later = {row["label"]: row["later"][ours] for row in memory if ours in row["later"]}
+        times = {(row["causal"], row["length"], row["phase"]): row["median"][ours] for row in table}
         causal_part = {
-            f"T = {length}, {phase}": times[length, phase, True] / spent
-            for (length, phase, causal), spent in times.items()
+            f"T = {length}, {phase}": times[True, length, phase] / spent
+            for (causal, length, phase), spent in times.items()
             if not causal and length >= 1024
         }
-        at_4096 = ratios(table, work.JAX_NN, work.OURS, length=4096)
-        saved = ratios(memory, work.JAX_NN, work.OURS)
+        at_4096 = ratios(table, work.JAX_NN, ours, length=4096)
+        saved = ratios(memory, work.JAX_NN, ours)
         yield target("times as fast as jax.nn, T = 4096", 4.0, at_4096)
         yield target(f"times less memory than jax.nn, T = {self.memory_length}", 10.0, saved)
         yield target("MiB of a later call, with gradients too", 150.0, later, at_most=True)

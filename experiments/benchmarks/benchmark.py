@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,10 +12,10 @@ from pydantic import Field
 
 from ..config import Positive
 from ..reports import label_outer, looks_of, panels, save_with_legend, ticks_at
-from ..runs import NO_MONITOR, Monitor, Run
+from ..runs import NO_MONITOR, Monitor, Run, as_cell
 from ..studies import Study
 from .driver import Case, measure
-from .reports import draw_rows, note_unavailable, number, ratio, table_of_targets
+from .reports import draw_rows, note_unavailable, ratio, table_of_targets
 
 LIMITS = ("max_seconds", "max_run_seconds", "round_seconds")
 MAX_TICKS = 6  # up to this number of sizes, each has a tick
@@ -99,6 +100,10 @@ class Benchmark(Study):
         limits = {name: getattr(self, name) for name in LIMITS}
         return measure(monitor, name, cases, self.repeats, along=self.along, **limits)
 
+    def run(self, run: Run) -> None:
+        with warnings.catch_warnings(action="ignore"):  # of contenders, about their own fits
+            super().run(run)
+
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         cases = [functools.partial(self.make_case, key, *place) for place in self.places()]
         return Results(self.measured(monitor, cases), self.more(key, monitor))
@@ -117,8 +122,9 @@ class Benchmark(Study):
         names = [name for name in self.compared if any(name in self.values(row) for row in rows)]
 
         def cell(row: Mapping[str, Any], name: str) -> str:
-            over = "" if name == ours else f" ({number(ratio(self.values(row), name, ours))})"
-            return "–" if name not in self.values(row) else number(self.values(row)[name]) + over
+            values = self.values(row)
+            over = "" if name == ours else f" ({as_cell(ratio(values, name, ours), 3) or '–'})"
+            return as_cell(values[name], 3) + over if name in values else "–"
 
         cells = [
             {"": row["label"], **{name: cell(row, name) for name in names}, **self.columns(row)}

@@ -93,15 +93,14 @@ def measure(
     def measure_case(i: int) -> dict[str, Any]:
         jax.clear_caches()  # programs are limited per process, and cases share none
         case = cases[i]()
-        too_slow = {
-            contender: f"would take {seconds:.0f} s, by its smaller sizes"
-            for contender in case.contenders
-            if along and (seconds := extrapolate(rows, case.fields, along, contender))
-            if seconds > limits.get("max_run_seconds", np.inf)
-        }
-        contenders, unavailable = available(
-            {one: make for one, make in case.contenders.items() if one not in too_slow}
-        )
+        makers, too_slow = {}, {}
+        for contender, make in case.contenders.items():
+            expected = extrapolate(rows, case.fields, along, contender) if along else 0.0
+            if expected > limits.get("max_run_seconds", np.inf):
+                too_slow[contender] = f"would take {expected:.0f} s, by its smaller sizes"
+            else:
+                makers[contender] = make
+        contenders, unavailable = available(makers)
         first, seconds, results = interleaved(contenders, repeats, cold=case.cold, **limits)
         row = {**case.fields, "label": case.label, "seconds": seconds, "first": first}
         row |= {"median": medians(seconds), "unavailable": unavailable | too_slow}
@@ -209,26 +208,25 @@ def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: float(np.median(values)) for name, values in seconds.items()}
 
 
+def deviation(result: Any, truth: Any) -> float:
+    """The largest max |a − b| / max |b| of the arrays of a result; NaN if any is."""
+    pairs = zip(*(map(np.asarray, jax.tree.leaves(tree)) for tree in (result, truth)), strict=True)
+    away = [np.max(np.abs(a.reshape(b.shape) - b)) / np.max(np.abs(b)) for a, b in pairs]
+    return float(np.max(away))
+
+
 def agreement(results: Mapping[str, Any], reference: str, tolerance: float) -> dict[str, float]:
-    """The deviation of each contender from the reference: max |a − b| / max |b| over its arrays.
+    """The `deviation` of each contender from the reference.
 
     **Raises:** `Disagreement` if that is more than the tolerance, or not a number.
     """
-    truth = [np.asarray(leaf) for leaf in jax.tree.leaves(results[reference])]
-    deviations = {}
-    for name, result in results.items():
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(result)]
-        away = [
-            np.max(np.abs(a.reshape(b.shape) - b)) / np.max(np.abs(b))
-            for a, b in zip(leaves, truth, strict=True)
-        ]
-        worst = float(np.max(away))  # NaN if any is
+    found = {name: deviation(result, results[reference]) for name, result in results.items()}
+    for name, worst in found.items():
         if not worst <= tolerance:
             raise Disagreement(
                 f"{name} is {worst:.1e} away from {reference}; expected at most {tolerance:.0e}"
             )
-        deviations[name] = worst
-    return deviations
+    return found
 
 
 def agree(

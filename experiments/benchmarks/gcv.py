@@ -16,7 +16,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Positive
+from ..config import NonEmpty, Positive
 from ..runs import as_cell
 from .benchmark import Benchmark, Results
 from .driver import Case, optional_import
@@ -43,10 +43,8 @@ class BenchGCV(Benchmark):
     study: Literal["bench_gcv"]
     # a certificate needs its digits
     precision: Literal["float64"] = "float64"  # pyright: ignore[reportIncompatibleVariableOverride]
-    n: list[Annotated[int, Field(ge=100, le=10_000_000)]] = Field(
-        default=[1000, 10_000, 100_000], min_length=1
-    )
-    orders: list[Literal[0, 1, 2]] = Field(default=[0, 1], min_length=1)
+    n: NonEmpty[Annotated[int, Field(ge=100, le=10_000_000)]] = [1000, 10_000, 100_000]
+    orders: NonEmpty[Literal[0, 1, 2]] = [0, 1]
     tol: float = Field(default=1e-6, ge=1e-12, le=1e-2)
     repeats: int = Field(default=3, ge=1, le=1000)
     max_run_seconds: Positive = 60.0
@@ -76,30 +74,23 @@ class BenchGCV(Benchmark):
             found = fit_by_fourier(x, y, ak.GCV(), self.tol, order)
             return Curve(float(found.model.kernel.lengthscale), np.asarray(found(grid)))
 
-        def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-            found = [curve.bandwidth for curve in results.values()]
-            values = gcv(np.array([*found, *bandwidths]), exact).tolist()
-            criteria = dict(zip(results, values, strict=False))
+        def check(results: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
+            found = {name: curve.bandwidth for name, curve in results.items()}
+            values = gcv(np.array([*found.values(), *bandwidths]), exact).tolist()
+            criteria = dict(zip(found, values, strict=False))
             of_grid = np.array(values[len(found) :])
             curves = {name: curve.criteria for name, curve in results.items()}
             curves[OURS] = gcv(bandwidths, ak.methods.Fourier(self.tol))
-            return {
-                "criterion_error": {
-                    name: float(np.max(np.abs(curve / of_grid - 1.0)))
-                    for name, curve in curves.items()
-                    if curve is not None
-                },
-                "bandwidth": {name: curve.bandwidth for name, curve in results.items()},
-                "criterion": criteria,
-                "criterion_above_ours": {
-                    name: value / criteria[OURS] - 1.0
-                    for name, value in criteria.items()
-                    if OURS in criteria
-                },
-                "curve_error": {
-                    name: curve_error(curve, order, grid, x, y) for name, curve in results.items()
-                },
-            }
+            row: dict[str, dict[str, float]] = {"criterion_error": {}, "bandwidth": found}
+            row |= {"criterion": criteria, "criterion_above_ours": {}, "curve_error": {}}
+            for name, curve in results.items():
+                if curves[name] is not None:
+                    gaps = np.abs(curves[name] / of_grid - 1.0)
+                    row["criterion_error"][name] = float(np.max(gaps))
+                if OURS in criteria:
+                    row["criterion_above_ours"][name] = criteria[name] / criteria[OURS] - 1.0
+                row["curve_error"][name] = curve_error(curve, order, grid, x, y)
+            return row
 
         contenders: dict[str, Callable[[], Callable[[], Curve]]] = {
             OURS: lambda: fit,
@@ -127,14 +118,8 @@ class BenchGCV(Benchmark):
         yield target("error of our criterion", 10.0 * self.tol, criteria, at_most=True)
 
 
-def fastlpr(
-    x: Float[Array, "n 1"],
-    y: Float[Array, " n"],
-    order: int,
-    grid: Float[np.ndarray, " grid"],
-    bandwidths: Float[np.ndarray, " bandwidths"],
-) -> Callable[[], Curve]:
-    """`cv_fastlpr`: the least GCV of these bandwidths.
+def fastlpr(x: Array, y: Array, order: int, grid: Any, bandwidths: Any) -> Callable[[], Curve]:
+    """`cv_fastlpr`: the least GCV of these bandwidths, and its fit at a grid of inputs.
 
     Its bandwidths are in standard deviations of the inputs; those here are in units of x.
 
@@ -155,9 +140,7 @@ def fastlpr(
     return choose_and_fit
 
 
-def curve_error(
-    curve: Curve, order: int, grid: Float[np.ndarray, " grid"], x: Array, y: Array
-) -> float:
+def curve_error(curve: Curve, order: int, grid: np.ndarray, x: Array, y: Array) -> float:
     """Returns the greatest difference between a curve and the exact fit of its bandwidth."""
     kernel = ak.Gaussian(curve.bandwidth)
     exact = ak.KernelRegression(kernel, order=order, method=ak.methods.Blockwise())

@@ -18,6 +18,7 @@ from pydantic import Field, field_validator
 
 import attnkernel as ak
 
+from ..config import NonEmpty
 from .attention_contenders import JAX_NN, draw_arrays, jax_nn
 from .benchmark import Benchmark, Results
 from .driver import Case, Contender, Unavailable, agree, compiled
@@ -42,10 +43,6 @@ def _neighbourhood(length: int, place: Callable[[Array, int], tuple[Array, Array
     return ak.priors.MaskFunction(is_near)
 
 
-def _by_rows(i: Array, side: int) -> tuple[Array, Array]:
-    return i // side, i % side
-
-
 def _by_tiles(i: Array, side: int) -> tuple[Array, Array]:
     tile = max(1, side // 8)
     number, within, across = i // tile**2, i % tile**2, side // tile
@@ -55,10 +52,6 @@ def _by_tiles(i: Array, side: int) -> tuple[Array, Array]:
 def _documents(length: int) -> ak.priors.Segments:
     lengths = np.random.default_rng(0).multinomial(length, np.full(8, 1 / 8))
     return ak.priors.Segments.from_lengths(lengths)
-
-
-def _capped(score: Array, i: Array, j: Array, h: Array) -> Array:
-    return 20.0 * jnp.tanh(score / 20.0)
 
 
 # priors by example, from the numbers of tokens and of heads; distances are a share of the tokens
@@ -71,8 +64,8 @@ EXAMPLES: dict[str, Callable[[int, int], Any]] = {
     "documents": lambda n, _: _documents(n),
     "causal documents": lambda n, _: ak.Causal() & _documents(n),
     "ALiBi": lambda _, heads: ak.PerHead(ak.Alibi(heads=heads)),
-    "soft cap": lambda *_: ak.priors.ScoreFunction(_capped),
-    "neighbourhood": lambda n, _: _neighbourhood(n, _by_rows),
+    "soft cap": lambda *_: ak.priors.ScoreFunction(lambda s, i, j, h: 20.0 * jnp.tanh(s / 20.0)),
+    "neighbourhood": lambda n, _: _neighbourhood(n, lambda i, side: (i // side, i % side)),
     "tiled neighbourhood": lambda n, _: _neighbourhood(n, _by_tiles),
     "dilated window": lambda n, _: ak.priors.MaskFunction(
         lambda i, j: (abs(i - j) <= n // 16) & ((i - j) % 4 == 0)
@@ -85,9 +78,7 @@ class BenchMasks(Benchmark):
     """Seconds of each mask, of full attention, and of jax.nn with the mask as an array."""
 
     study: Literal["bench_masks"]
-    examples: list[Example] = Field(  # pyright: ignore[reportInvalidTypeForm]
-        default=["causal", "sliding window"], min_length=1
-    )
+    examples: NonEmpty[Example] = ["causal", "sliding window"]  # pyright: ignore[reportInvalidTypeForm]
     length: Tokens = Field(default=4096, description="T, a square number")
     block: int = Field(default=512, ge=1, le=4096, description="queries, and keys, of a block")
     heads: int = Field(default=8, ge=1, le=1000)
@@ -109,10 +100,8 @@ class BenchMasks(Benchmark):
         method = ak.methods.Blockwise(self.block, self.block)
 
         def ours(prior: Any) -> Contender:
-            def attend(q: Array, k: Array, v: Array) -> Array:
-                return ak.attend(q, k, v, kernel=ak.DotProduct(), prior=prior, method=method)
-
-            return compiled(attend, *arrays)
+            parts = {"kernel": ak.DotProduct(), "prior": prior, "method": method}
+            return compiled(functools.partial(ak.attend, **parts), *arrays)
 
         def with_dense_mask() -> Contender:
             if not isinstance(prior, ak.Mask):

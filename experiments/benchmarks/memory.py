@@ -50,9 +50,7 @@ class BenchMemory(Study):
         run.summary({"dim": self.dim, "table": results})
 
 
-def value_and_gradient(
-    n: int, dim: int, seed: int, precision: str
-) -> Callable[[], tuple[float, int]]:
+def value_and_gradient(n: int, dim: int, seed: int, precision: str) -> Callable[[], Any]:
     """A call that draws data, compiles and computes; it returns seconds and bytes of buffers.
 
     Buffers are data, results and intermediates; the rest was taken by the compiler, and the C

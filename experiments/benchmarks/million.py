@@ -17,7 +17,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Part, Positive
+from ..config import NonEmpty, Part, Positive
 from ..reports import subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .benchmark import Benchmark, Results
@@ -50,15 +50,12 @@ class Million(Benchmark):
     study: Literal["million"]
     # a certificate needs its digits
     precision: Literal["float64"] = "float64"  # pyright: ignore[reportIncompatibleVariableOverride]
-    fits: list[FitOf] = Field(
-        default=[
-            FitOf(n=1_000_000),
-            FitOf(n=10_000_000),
-            FitOf(n=1_000_000, dim=2),
-            FitOf(n=1_000_000, dim=3),
-        ],
-        min_length=1,
-    )
+    fits: NonEmpty[FitOf] = [
+        FitOf(n=1_000_000),
+        FitOf(n=10_000_000),
+        FitOf(n=1_000_000, dim=2),
+        FitOf(n=1_000_000, dim=3),
+    ]
     tol: float = Field(default=1e-6, ge=1e-12, le=1e-2)
     curve: int = Field(
         default=25, ge=3, le=1000, description="lengthscales at which the criterion is drawn"
@@ -103,22 +100,19 @@ class Million(Benchmark):
         x, y = self._simulate_data(key, size.n, size.dim)
 
         def describe(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-            found, loss, steps = results[OURS]
-            parts = {"kernel": ak.Gaussian(found), "prior": ak.priors.ExcludeSelf()}
+            fit = results[OURS]
+            parts = {"kernel": fit.model.kernel, "prior": ak.priors.ExcludeSelf()}
             recomputed = ak.methods.Fourier(self.tol).recomputed(x, x, y[:, None], **parts)
             return {
                 "start": rule_of_thumb(x),
-                "lengthscale": float(found),
-                "criterion": float(loss),
-                "off_by": newton_step(self.tol, found, x, y),
-                "steps": int(steps),
+                "lengthscale": float(fit.model.kernel.lengthscale),
+                "criterion": float(fit.loss),
+                "off_by": newton_step(self.tol, fit.model.kernel.lengthscale, x, y),
+                "steps": int(fit.starts.steps[0]),
                 "recomputed": int(recomputed),
             }
 
-        def fit() -> tuple[Array, Array, Array]:
-            result = fit_by_fourier(x, y, ak.LeaveOneOut(), self.tol)
-            return result.model.kernel.lengthscale, result.loss, result.starts.steps[0]
-
+        fit = functools.partial(fit_by_fourier, x, y, ak.LeaveOneOut(), self.tol)
         contenders: dict[str, Callable[[], Any]] = {OURS: lambda: fit}
         if size.dim == 1:
             contenders[R] = lambda: kernsmooth(x[:, 0], y)
@@ -132,21 +126,16 @@ class Million(Benchmark):
         x, y = self._simulate_data(key, n, dim)
         lengthscale = rule_of_thumb(x) * TYPICAL_LENGTHSCALE[dim]
 
-        def criterion(
-            method: ak.methods.Method, kernel: Any = ak.Gaussian, factor: float = 1.0
-        ) -> Contender:
+        def criterion(method: Any, kernel: Any = ak.Gaussian, factor: float = 1.0) -> Contender:
+            if isinstance(method, ak.methods.Dense) and n > MAX_DENSE_ROWS:
+                raise Unavailable(f"at most {MAX_DENSE_ROWS} rows")
             both = jax.value_and_grad(leave_one_out(kernel, method))
             return compiled(both, jnp.log(factor * lengthscale), x, y)
-
-        def dense() -> Contender:
-            if n > MAX_DENSE_ROWS:
-                raise Unavailable(f"at most {MAX_DENSE_ROWS} rows")
-            return criterion(ak.methods.Dense())
 
         makers: dict[str, Callable[[], Contender]] = {
             "Fourier": lambda: criterion(ak.methods.Fourier(self.tol)),
             "Blockwise": lambda: criterion(ak.methods.Blockwise()),
-            "Dense": dense,
+            "Dense": lambda: criterion(ak.methods.Dense()),
             KEOPS: lambda: keops(jnp.asarray(lengthscale), x, y[:, None]),
         }
         if dim == 1:
@@ -181,9 +170,7 @@ def rule_of_thumb(x: Float[Array, "n dim"]) -> float:
     return 1.06 * float(jnp.mean(jnp.std(x, axis=0))) * n ** (-1 / (dim + 4))
 
 
-def fit_by_fourier(
-    x: Array, y: Array, objective: ak.objectives.Objective, tol: float, order: int = 0
-) -> ak.Fit:
+def fit_by_fourier(x: Array, y: Array, objective: Any, tol: float, order: int = 0) -> ak.Fit:
     """The fit of a Gaussian kernel by `Fourier`, from Scott's rule, within `BOUNDS` times it."""
     start, fourier = rule_of_thumb(x), ak.methods.Fourier(tol)
     model, low, high = (
@@ -211,10 +198,10 @@ def newton_step(tol: float, lengthscale: Array, x: Array, y: Array) -> float:
     return abs(here) * 2 * step / (high - low)
 
 
-def curves_of(
-    fit: Mapping[str, Any], x: Array, y: Array, tol: float, points: int
-) -> dict[str, np.ndarray]:
-    """All that the figure shows, the criterion at `points` lengthscales; R's curve if R is here."""
+def curves_of(fit: Any, x: Array, y: Array, tol: float, points: int) -> dict[str, np.ndarray]:
+    """All that the figure shows of a row of fits, the criterion at `points` lengthscales; R's curve
+    if R is here.
+    """
     model = ak.KernelRegression(ak.Gaussian(fit["lengthscale"]), method=ak.methods.Fourier(tol))
     at = np.geomspace(fit["lengthscale"] / 4, 4 * fit["lengthscale"], points)
     grid = np.linspace(float(jnp.min(x)), float(jnp.max(x)), GRID_POINTS)
@@ -242,19 +229,11 @@ def draw_fit(run: Run, curves: Mapping[str, np.ndarray]) -> None:
     figure, (left, right) = subplots(1, 2, figsize=(8.4, 3.5))
     left.semilogx(curves["lengthscales"], curves["criterion"], color=ak.plot.BLUE)
     left.plot(length, error, "o", color=ak.plot.BLUE, label=f"ℓ = {length:.4g}")
-    left.set(
-        xlabel="lengthscale ℓ (units of x)",
-        ylabel="leave-one-out error (squared units of y)",
-        title="criterion",
-    )
-    image = right.pcolormesh(
-        curves["x_edges"],
-        curves["y_edges"],
-        np.where(curves["counts"] > 0, curves["counts"], np.nan).T,
-        norm="log",
-        cmap="Greys",
-        rasterized=True,
-    )
+    left.set(xlabel="lengthscale ℓ (units of x)", title="criterion")
+    left.set_ylabel("leave-one-out error (squared units of y)")
+    counts = np.where(curves["counts"] > 0, curves["counts"], np.nan).T
+    look: dict[str, Any] = {"norm": "log", "cmap": "Greys", "rasterized": True}
+    image = right.pcolormesh(curves["x_edges"], curves["y_edges"], counts, **look)
     figure.colorbar(image, ax=right, label="points per cell")
     ours = "Fourier, ℓ by leave-one-out"
     right.plot(curves["grid"], curves["prediction"], color=ak.plot.BLUE, label=ours)

@@ -17,9 +17,9 @@ from pydantic import Field
 import attnkernel as ak
 
 from .attention import AttentionBenchmark
-from .attention_contenders import BACKWARD, EQUINOX, FORWARD, OURS, TORCH, in_words
+from .attention_contenders import BACKWARD, EQUINOX, FORWARD, OURS, TORCH
 from .benchmark import Results
-from .driver import GIB, Case, Contender, agree, compiled, optional_import
+from .driver import GIB, Case, Contender, compiled, optional_import
 from .reports import ratios, target
 
 _PROJECTIONS = ("query_proj", "key_proj", "value_proj", "output_proj")
@@ -41,18 +41,15 @@ class BenchModules(AttentionBenchmark):
         ours = ak.MultiheadAttention(self.heads, self.size, key=module_key)  # the same weights
         x = jax.random.normal(x_key, (length, self.size))
 
-        def with_prior(module: Any, x: Array) -> Array:
-            return module(x, x, x, prior=ak.Causal() if causal else None)
+        def hidden() -> Array:
+            return jnp.tril(jnp.ones((length, length), bool))
 
-        def with_mask(module: Any, x: Array) -> Array:
-            mask = jnp.tril(jnp.ones((length, length), bool)) if causal else None
-            return module(x, x, x, mask=mask)
-
-        def compile_module(call: Callable[..., Array], module: Any) -> Contender:
+        def compile_module(module: Any, **masks: Callable[[], Any]) -> Contender:
             weights, rest = eqx.partition(module, eqx.is_inexact_array)
 
             def forward(weights: Any, x: Array) -> Array:
-                return call(eqx.combine(weights, rest), x)
+                named = {name: make() if causal else None for name, make in masks.items()}
+                return eqx.combine(weights, rest)(x, x, x, **named)
 
             def both(weights: Any, x: Array) -> Any:
                 loss = lambda w, x: jnp.sum(forward(w, x) ** 2)  # noqa: E731
@@ -62,16 +59,12 @@ class BenchModules(AttentionBenchmark):
             function = forward if phase == FORWARD else both
             return compiled(function, weights, x, max_bytes=self.max_memory_gib * GIB)
 
-        return Case(
-            {"length": length, "causal": causal, "phase": phase},
-            f"T = {length}, {in_words(causal, phase)}",
-            {
-                OURS: lambda: compile_module(with_prior, ours),
-                EQUINOX: lambda: compile_module(with_mask, theirs),
-                TORCH: lambda: torch_module(theirs, x, causal, phase),
-            },
-            agree(OURS, 1e-4),
-        )
+        makers = {
+            OURS: lambda: compile_module(ours, prior=ak.Causal),
+            EQUINOX: lambda: compile_module(theirs, mask=hidden),
+            TORCH: lambda: torch_module(theirs, x, causal, phase),
+        }
+        return self.case(length, causal, phase, makers)
 
     def targets(self, results: Results) -> Iterator[dict[str, Any]]:
         longest = max(self.length)
@@ -80,9 +73,7 @@ class BenchModules(AttentionBenchmark):
         yield from super().targets(results)
 
 
-def torch_module(
-    module: eqx.nn.MultiheadAttention, x: Array, causal: bool, phase: str
-) -> Contender:
+def torch_module(module: Any, x: Array, causal: bool, phase: str) -> Contender:
     """`torch.nn.MultiheadAttention` with the weights of the module; it returns no weights."""
     torch = optional_import("torch")
     size, heads = x.shape[1], module.num_heads

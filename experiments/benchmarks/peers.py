@@ -90,12 +90,9 @@ class Peers(Benchmark):
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             chosen = {name: fitted.chosen for name, fitted in results.items()}
-            in_time = {
-                name: regressor
-                for name, regressor in made.items()
-                if name in OURS or row["median"][name] <= self.max_run_seconds
-            }
-            return {"chosen": chosen, "folds": self._cross_validate_all(in_time, x, y)}
+            seconds = {name: 0.0 if name in OURS else row["median"][name] for name in made}
+            quick = {name: of for name, of in made.items() if seconds[name] <= self.max_run_seconds}
+            return {"chosen": chosen, "folds": self._cross_validate_all(quick, x, y)}
 
         contenders = {name: functools.partial(make, name) for name in self.contenders}
         fields = {"data": label(data_set), "rows": len(x), "inputs": x.shape[1]}
@@ -118,14 +115,14 @@ class Peers(Benchmark):
                 inside, width = (ends[0] <= y) & (y <= ends[1]), np.mean(ends[1] - ends[0])
                 found[name] |= {"coverage": float(np.mean(inside)), "width": float(width)}
         errors = {name: float(np.sqrt(np.mean(values))) for name, values in squares.items()}
-        first = squares[self.contenders[0]]
+        first, best = squares[self.contenders[0]], np.nanmin(list(errors.values()))
         for name, error in errors.items():
             # paired: of the same rows
             worse = (squares[name] - first) / np.mean(first)
             found[name] |= {
                 "error": error,
                 "r_squared": 1.0 - error**2 / float(np.var(y)),
-                "over_best": error / np.nanmin(list(errors.values())),
+                "over_best": error / best,
                 "mean_square_over_ours": float(np.mean(worse)),
                 "standard_error_of_that": float(np.std(worse, ddof=1) / np.sqrt(len(y))),
             }
@@ -159,15 +156,11 @@ class Peers(Benchmark):
             ],
             COLUMNS,
         )
-        words = "{} at {}: its folds are not run: one run takes {:.0f} s, more than max_run_seconds"
-        run.note(
-            [
-                words.format(name, row["data"], seconds)
-                for row in rows
-                for name, seconds in row["median"].items()
-                if name not in row["folds"]
-            ]
-        )
+        for row in rows:
+            for name, seconds in row["median"].items():
+                if name not in row["folds"]:
+                    spent = f"one run takes {seconds:.0f} s, more than max_run_seconds"
+                    run.note([f"{name} at {row['data']}: its folds are not run: {spent}"])
 
     def targets(self, results: Results) -> Iterator[dict[str, Any]]:
         """Targets of each of ours: the error over the minimum, and the speed against peers; for
@@ -175,15 +168,11 @@ class Peers(Benchmark):
 
         The peer of a data set is the slowest one whose error is within one hundredth of ours.
         """
-        rows = results.table
         for name in BOTH:
-            ours = [row for row in rows if name in row["folds"]]
-            if not ours:
-                continue
-            error = {row["data"]: row["folds"][name]["over_best"] for row in ours}
-            faster = {}
-            for row in ours:
-                folds, median = row["folds"], row["median"]
+            error, faster = {}, {}
+            for row in (row for row in results.table if name in row["folds"]):
+                folds, median, data = row["folds"], row["median"], row["data"]
+                error[data] = folds[name]["over_best"]
                 equals = {
                     other: median[other] / median[name]
                     for other, found in folds.items()
@@ -191,16 +180,16 @@ class Peers(Benchmark):
                 }
                 if equals:
                     slowest = max(equals, key=lambda other: equals[other])
-                    faster[f"{row['data']}, {slowest}"] = equals[slowest]
-            yield target(f"{name}: error over the minimum", CLOSE, error, at_most=True)
-            title = f"{name}: seconds over its own, slowest with an equal error"
-            yield target(title, 10.0, faster)
+                    faster[f"{data}, {slowest}"] = equals[slowest]
+            if error:
+                yield target(f"{name}: error over the minimum", CLOSE, error, at_most=True)
+                title = f"{name}: seconds over its own, slowest with an equal error"
+                yield target(title, 10.0, faster)
         less = {}
-        for row in rows:
-            folds = row["folds"]
-            if {KERNEL_REGRESSOR, *SIMPLE} <= folds.keys():
-                best = max(folds[name]["r_squared"] for name in SIMPLE)
-                less[row["data"]] = folds[KERNEL_REGRESSOR]["r_squared"] - best
+        for row in results.table:
+            squared = {name: found["r_squared"] for name, found in row["folds"].items()}
+            if {KERNEL_REGRESSOR, *SIMPLE} <= squared.keys():
+                less[row["data"]] = squared[KERNEL_REGRESSOR] - max(squared[n] for n in SIMPLE)
         if less:
             title = f"{KERNEL_REGRESSOR}: R² less that of the better of {' and '.join(SIMPLE)}"
             yield target(title, LESS_R_SQUARED, less)

@@ -55,12 +55,10 @@ class BenchRecurrent(Benchmark):
 
             return compile_phase(forward, phase, arrays, self.max_memory_gib * GIB)
 
-        return Case(
-            {"length": length, "layer": layer, "phase": phase},
-            f"T = {length}, {layer}, {phase}",
-            {name: functools.partial(make, name) for name in self.compared},
-            agree(CHUNKED, 1e-3, (CHUNKED, SCAN)),
-        )
+        fields = {"length": length, "layer": layer, "phase": phase}
+        makers = {name: functools.partial(make, name) for name in self.compared}
+        check = agree(CHUNKED, 1e-3, (CHUNKED, SCAN))
+        return Case(fields, f"T = {length}, {layer}, {phase}", makers, check)
 
     def targets(self, results: Results) -> Iterator[dict[str, Any]]:
         rows = [row for row in results.table if row["layer"] != "Mesa"]
@@ -70,8 +68,7 @@ class BenchRecurrent(Benchmark):
             ("the same with gradients", 5.0, BACKWARD, SCAN),
             (f"times as fast as softmax, T = {longest}", 1.0, FORWARD, SOFTMAX),
         ):
-            found = ratios(rows, name, CHUNKED, length=longest, phase=phase)
-            yield target(what, least, found)
+            yield target(what, least, ratios(rows, name, CHUNKED, length=longest, phase=phase))
 
 
 def _options_of(layer: str, heads: int, length: int, dim: int, seed: int) -> dict[str, Any]:

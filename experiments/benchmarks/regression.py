@@ -68,23 +68,20 @@ class BenchRegression(Benchmark):
         line = jnp.linspace(0.0, 1.0, _round_up_to_blocks(n), dtype=x.dtype)
         square = jnp.ones((PRODUCT_ROWS, PRODUCT_ROWS), x.dtype)
         agreed = agree(OURS, 1e-4, (OURS, KEOPS, DENSE, SKLEARN))
-        return Case(
-            {"n": n, "dim": dim},
-            f"n = {n}, d = {dim}",
-            {
-                OURS: lambda: compiled(blockwise, *parts),
-                # before KeOps and scikit-learn, whose threads go on waiting: after them the
-                # gradient of 10 000 points takes 1.3 times as long
-                GRADIENT: lambda: compiled(jax.value_and_grad(loss, (0, 1, 2)), *parts),
-                KEOPS: lambda: keops(*parts),
-                DENSE: lambda: compiled(dense, *parts, max_bytes=max_bytes),
-                SKLEARN: lambda: _make_sklearn_contender(*parts, max_bytes),
-                BOUNDS[0]: lambda: compiled(exp_and_sum, line),
-                BOUNDS[1]: lambda: compiled(exp_and_sum_in_blocks, line),
-                PRODUCT: lambda: compiled(jnp.matmul, square, square),
-            },
-            lambda results, row: agreed(results, row) | _compute_rates(row),
-        )
+        makers = {
+            OURS: lambda: compiled(blockwise, *parts),
+            # before KeOps and scikit-learn, whose threads go on waiting: after them the gradient of
+            # 10 000 points takes 1.3 times as long
+            GRADIENT: lambda: compiled(jax.value_and_grad(loss, (0, 1, 2)), *parts),
+            KEOPS: lambda: keops(*parts),
+            DENSE: lambda: compiled(dense, *parts, max_bytes=max_bytes),
+            SKLEARN: lambda: _make_sklearn_contender(*parts, max_bytes),
+            BOUNDS[0]: lambda: compiled(exp_and_sum, line),
+            BOUNDS[1]: lambda: compiled(exp_and_sum_in_blocks, line),
+            PRODUCT: lambda: compiled(jnp.matmul, square, square),
+        }
+        check = lambda results, row: agreed(results, row) | _compute_rates(row)  # noqa: E731
+        return Case({"n": n, "dim": dim}, f"n = {n}, d = {dim}", makers, check)
 
     def values(self, row: Mapping[str, Any]) -> dict[str, float]:
         return row["giga_pairs_per_second"]

@@ -4,7 +4,6 @@ Bandwidths, orders and numbers of neighbours are chosen from the rows that a reg
 by its own criterion, so that the rows of the left-out fold do not affect it.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -51,8 +50,7 @@ def gaussian_process(restarts: int, seed: int) -> Regressor:
                 random_state=seed,
             )
         )
-        with warnings.catch_warnings(action="ignore"):  # of parameters that end on a bound
-            model.fit(x, y)
+        model.fit(x, y)
 
         def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
             centre, sd = model.predict(at, return_std=True)
@@ -103,15 +101,9 @@ def kernel_regressor() -> Regressor:
     make = optional_import("attnkernel.sklearn").KernelRegressor
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
-        with warnings.catch_warnings(action="ignore"):  # of lengthscales that end on a bound
-            model = make().fit(x, y)
-
-        def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
-            with warnings.catch_warnings(action="ignore"):  # of extrapolation
-                return [model.predict(at)]
-
-        lengthscales = format_numbers(model.lengthscale_)
-        return Fitted(predict, f"order {model.order_}, {lengthscales}")
+        model = make().fit(x, y)
+        chosen = f"order {model.order_}, {format_numbers(model.lengthscale_)}"
+        return Fitted(lambda at, level: [model.predict(at)], chosen)
 
     return fit
 
@@ -184,14 +176,8 @@ def statsmodels(kind: str) -> Regressor:
     KernelReg = optional_import("statsmodels.nonparametric.kernel_regression").KernelReg
 
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
-        with warnings.catch_warnings(action="ignore"):  # of divisions, of deprecations
-            model = KernelReg(y, x, "c" * x.shape[1], reg_type=kind, bw="cv_ls")
-
-        def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
-            with warnings.catch_warnings(action="ignore"):
-                return [np.asarray(model.fit(at)[0])]
-
-        return Fitted(predict, format_numbers(model.bw), np.asarray(model.bw))
+        model = KernelReg(y, x, "c" * x.shape[1], reg_type=kind, bw="cv_ls")
+        return _of_bandwidth(lambda at: model.fit(at)[0], model.bw)
 
     return fit
 
@@ -204,12 +190,8 @@ def kerneljax(degree: int) -> Regressor:
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         train, labels = jnp.asarray(x), jnp.asarray(y)
         found = kj.select_bandwidth(train, criterion, y=labels)
-
-        def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
-            return [np.asarray(kj.local_poly(train, labels, found, at=jnp.asarray(at)).mean)]
-
-        bandwidth = np.asarray(found.bandwidth.h)
-        return Fitted(predict, format_numbers(bandwidth), bandwidth)
+        predict = lambda at: kj.local_poly(train, labels, found, at=jnp.asarray(at)).mean  # noqa: E731
+        return _of_bandwidth(predict, found.bandwidth.h)
 
     return fit
 
@@ -221,13 +203,15 @@ def hessband() -> Regressor:
     def fit(x: np.ndarray, y: np.ndarray) -> Fitted:
         column = x[:, 0]
         found = float(package.select_nw_bandwidth(column, y, method="analytic", folds=len(y)))
-
-        def predict(at: np.ndarray, level: float) -> Sequence[np.ndarray]:
-            return [package.nw_predict(column, y, at[:, 0], found)]
-
-        return Fitted(predict, format_numbers(found), np.array([found]))
+        return _of_bandwidth(lambda at: package.nw_predict(column, y, at[:, 0], found), [found])
 
     return fit
+
+
+def _of_bandwidth(predict: Callable[[np.ndarray], Any], bandwidth: Any) -> Fitted:
+    """Returns a kernel regression without intervals, which has chosen this bandwidth."""
+    chosen = np.asarray(bandwidth)
+    return Fitted(lambda at, level: [np.asarray(predict(at))], format_numbers(chosen), chosen)
 
 
 def fastlowess(columns: int, seed: int) -> Regressor:

@@ -1,6 +1,6 @@
 """Reports of benchmarks: ratios, unavailable contenders, targets and values by row."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,6 @@ def note_unavailable(run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
         run.note([f"no {name} ({reason}) at {places}"])
 
 
-def number(value: float | None) -> str:
-    """A cell: the number to three digits, or a dash."""
-    return "–" if value is None or np.isnan(value) else format(value, ".3g")
-
-
 def ratio(values: Mapping[str, float], name: str, reference: str) -> float | None:
     """The value of a contender over that of the reference; None where one is missing."""
     return values[name] / values[reference] if {name, reference} <= values.keys() else None
@@ -41,14 +36,10 @@ def ratios(
     return {label: value for label, value in found.items() if value is not None}
 
 
-def draw_rows(
-    run: Run,
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    values: Callable[[Mapping[str, Any]], Mapping[str, float]],
-    x_label: str,
-) -> None:
-    """A figure on a logarithmic axis: by label of the row, the values of each contender."""
+def draw_rows(run: Run, name: str, rows: Sequence[Any], values: Any, x_label: str) -> None:
+    """A figure on a logarithmic axis: by label of the row, the values of each contender, which are
+    `values(row)`.
+    """
     names = dict.fromkeys(contender for row in rows for contender in values(row))
     drawn = {name: [values(row).get(name, np.nan) for row in rows] for name in names}
     figure, ax = subplots(figsize=(6.4, 1.6 + 0.35 * len(rows)))
@@ -65,13 +56,8 @@ def target(
     if not values:
         return row | {"worst": None, "at": None, "reached": None}
     at = (max if at_most else min)(values, key=lambda where: values[where])
-    worst = values[at]
-    return row | {
-        "worst": worst,
-        "at": at,
-        "reached": worst <= needed if at_most else worst >= needed,
-        "values": dict(values),
-    }
+    reached = values[at] <= needed if at_most else values[at] >= needed
+    return row | {"worst": values[at], "at": at, "reached": reached, "values": dict(values)}
 
 
 def table_of_targets(run: Run, targets: Sequence[Mapping[str, Any]]) -> None:

@@ -19,13 +19,13 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import Positive
+from ..config import NonEmpty, Positive
 from ..runs import Monitor, Run, as_cell
 from ..studies import Keys
 from .benchmark import Benchmark, Results
 from .driver import Case, available
 from .regressors import Regressor, hessband, kerneljax, statsmodels
-from .reports import number, ratios, target
+from .reports import ratios, target
 
 Select = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from x and y to bandwidths
 SAMPLE_SIZES = (3, 8, 30)
@@ -94,8 +94,8 @@ class BenchSelection(Benchmark):
 
     study: Literal["bench_selection"]
     precision: Literal["float32", "float64"] = "float64"
-    n: list[Count] = Field(default=[250, 500, 1000, 2000, 4000], min_length=1)
-    dims: list[Annotated[int, Field(ge=1, le=8)]] = Field(default=[1, 2], min_length=1)
+    n: NonEmpty[Count] = [250, 500, 1000, 2000, 4000]
+    dims: NonEmpty[Annotated[int, Field(ge=1, le=8)]] = [1, 2]
     starts: int = Field(default=10, ge=1, le=1000)
     repeats: int = Field(default=3, ge=1, le=1000)
     max_run_seconds: Positive = 90.0
@@ -133,18 +133,16 @@ class BenchSelection(Benchmark):
 
     def selector(self, name: str) -> Select:
         """What selects the bandwidths of a contender. **Raises:** `Unavailable`."""
-        if name == OURS:
-            return self._select_by_attnkernel
-        fit = PEERS[name]()
-        return lambda x, y: np.asarray(fit(x, y).bandwidth)
+        if name != OURS:
+            fit = PEERS[name]()
+            return lambda x, y: np.asarray(fit(x, y).bandwidth)
 
-    def _select_by_attnkernel(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Returns the bandwidths, one for each column of x, that minimise the leave-one-out
-        criterion of attnkernel.
-        """
-        model = ak.KernelRegression(ak.Gaussian(np.full(x.shape[1], 0.3)))
-        fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=self.starts)
-        return np.asarray(fit.model.kernel.lengthscale)
+        def select(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            model = ak.KernelRegression(ak.Gaussian(np.full(x.shape[1], 0.3)))
+            fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=self.starts)
+            return np.asarray(fit.model.kernel.lengthscale)
+
+        return select
 
     def more(self, key: PRNGKeyArray, monitor: Monitor) -> dict[str, Any]:
         """Counts of invalid bandwidths; contenders but ours stop after `SAMPLE_SECONDS`."""
@@ -182,7 +180,7 @@ class BenchSelection(Benchmark):
             "bandwidth": as_cell(row["bandwidth"][OURS]),
             "criterion": as_cell(row["criterion"][OURS], 6),
             "others above": as_cell([above[name] for name in above if name != OURS], 1),
-            "first": number(row["first"][OURS]),
+            "first": as_cell(row["first"][OURS], 3),
         }
 
     def targets(self, results: Results) -> Iterator[dict[str, Any]]:

@@ -67,9 +67,8 @@ class BenchSweep(Benchmark):
 
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             with temporary:
-                return {
-                    "deviation": _largest_deviation(folder / "sweep_0" / "members.csv", directories)
-                }
+                table = folder / "sweep_0" / "members.csv"
+                return {"deviation": _largest_deviation(table, directories)}
 
         contenders = {SWEEP: lambda: sweep, ONE: lambda: single}
         return Case({"members": members}, f"{members} members", contenders, check, cold=True)

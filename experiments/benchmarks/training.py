@@ -134,14 +134,12 @@ class BenchTraining(Benchmark):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         results = super().compute(key, monitor)
 
-        def total(name: str, phase: str) -> float:
-            return sum(row["median"][name] for row in results.table if row["phase"] == phase)
+        def speedup(name: str, phase: str) -> float:
+            rows = [row["median"] for row in results.table if row["phase"] == phase]
+            return sum(row[name] for row in rows) / sum(row[OURS] for row in rows)
 
-        speedups = {
-            "cold": total(LOOP, "cold") / total(OURS, "cold"),
-            "warm": total(LOOP, "warm") / total(OURS, "warm"),
-            "warm, if the loop kept its compiled steps": total(KEPT, "warm") / total(OURS, "warm"),
-        }
+        speedups = {"cold": speedup(LOOP, "cold"), "warm": speedup(LOOP, "warm")}
+        speedups["warm, if the loop kept its compiled steps"] = speedup(KEPT, "warm")
         return results._replace(more={"speedup of all trainings": speedups})
 
     def columns(self, row: Mapping[str, Any]) -> dict[str, str]:

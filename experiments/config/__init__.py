@@ -19,6 +19,7 @@ from .schema import (
     Part,
     Positive,
     Seed,
+    Several,
     Training,
     file_stamp,
     outside_bounds,

@@ -36,6 +36,7 @@ def _require_hold_out_size(value: int | float) -> int | float:
 
 Item = TypeVar("Item")
 NonEmpty = Annotated[list[Item], Field(min_length=1)]
+Several = Annotated[list[Item], Field(min_length=2)]
 # not 0 or infinite in float32
 Positive = Annotated[float, Field(ge=1e-30, le=1e30, allow_inf_nan=False)]
 HoldOutSize = Annotated[int | float, pydantic.AfterValidator(_require_hold_out_size)]
