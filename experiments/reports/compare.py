@@ -74,21 +74,14 @@ def compare(runs: Sequence[Path], out: Path, console: Console) -> None:
     with files.output_errors(out):
         out.mkdir(parents=True)
     shown = {words[name]: values for name, values in list(numbers.items())[:MAX_ROWS]}
-    for title, rows in (
-        ("Fields of the configs that differ", {"state": state, **asked}),
-        ("Results", shown),
-    ):
+    fields = {"state": state, **asked}
+    for title, rows in (("Fields of the configs that differ", fields), ("Results", shown)):
         cells = [[name, *(files.as_cell(one, 6) for one in of)] for name, of in rows.items()]
         console.print(files.plain_table(title, ["", *names], cells))
     if len(numbers) > MAX_ROWS:
         rest = len(numbers) - MAX_ROWS
         console.print(f"and {rest} more numbers in {out / 'compare.json'}")
-    content = {
-        "runs": [str(run) for run in runs],
-        "state": state,
-        "config": asked,
-        "numbers": numbers,
-    }
+    content = {"runs": list(map(str, runs)), "state": state, "config": asked, "numbers": numbers}
     with files.output_errors(out):
         files.write_json(out / "compare.json", content)
         drawn = _draw_metrics(names, [result.paths() for result in results], out)
@@ -154,19 +147,12 @@ def _draw_metrics(
         Line2D([], [], color=_COLORS[i % len(_COLORS)], label=literal(name))
         for i, name in enumerate(names)
     ]
-    if len(series) > 1:
-        entries += [
-            Line2D([], [], color=GREY, linestyle=_LINES[i % len(_LINES)], label=_label_series(who))
-            for i, who in enumerate(series[:12])
-        ]
+    for i, who in enumerate(series[:12] if len(series) > 1 else []):
+        member, _, value = who.partition(" ")  # of "hold_out 7"
+        look = {"color": GREY, "linestyle": _LINES[i % len(_LINES)]}
+        entries.append(Line2D([], [], **look, label=literal(f"{in_words(member)} {value}")))
     figure.legend(handles=entries, loc="outside lower center", ncols=3)
     return files.save_figure(out / "figures", "compare", figure, arrays)
-
-
-def _label_series(series: str) -> str:
-    """Returns "held out 7" for the series `hold_out 7`."""
-    member, _, value = series.partition(" ")
-    return literal(f"{in_words(member)} {value}")
 
 
 def index(folder: Path, console: Console) -> None:
@@ -197,10 +183,9 @@ def index(folder: Path, console: Console) -> None:
         }
         rows.append(row | result.numbers)
     columns = list(dict.fromkeys([*first, *(key for row in rows for key in row)]))
+    lines = [list(map(row.get, columns)) for row in rows]
     with files.output_errors(folder):
-        files.write_csv(
-            folder / "index.csv", columns, [[row.get(k) for k in columns] for row in rows]
-        )
+        files.write_csv(folder / "index.csv", columns, lines)
     cells = [[files.as_cell(row[name], 6) for name in INDEX_COLUMNS] for row in rows[-MAX_ROWS:]]
     console.print(files.plain_table(None, INDEX_COLUMNS, cells))
     console.print(f"{folder / 'index.csv'}: {len(rows)} runs")

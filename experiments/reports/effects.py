@@ -14,18 +14,14 @@ from attnkernel._core.compilation import SMALL_PROGRAM_OPTIONS, can_use_options
 from attnkernel._core.rows import MAX_PADDED_ROWS
 from attnkernel.inference._band_table import MIN_RELIABLE_COUNT
 from attnkernel.inference._bands import bands_from_variance
-from attnkernel.inference._report import (
-    measure_estimate,
-    measure_rows,
-    report_of,
-    table_of_numbers,
-)
+from attnkernel.inference._report import measure_estimate, measure_rows, report_of
 from attnkernel.inference._variance import RowVariance, row_diagnostics
 from attnkernel.local._moments import method_of_moments
 from attnkernel.plot._data import date_column, quantiles_of_column
 from attnkernel.plot._diagnostics import inputs_of_noise
 from attnkernel.plot._partial import Slice, has_bias_correction, slice_along
 
+from ..runs import as_cell
 from .page import Table
 
 MAX_UNOPTIMISED_ROWS = 1024  # of one column, whose sums visit all pairs
@@ -84,8 +80,8 @@ def estimates_of(fit: ak.Fit, level: float, new: np.ndarray) -> Estimates:
     effects = [Effect(line, *at) for line, at in zip(both, found[:-1], strict=True)]
     report, left_out = report_of(fit, measured), np.asarray(fit.y) - measured.loo_residuals
     along, values = effects[: len(lines)], effects[len(lines) :]
-    at_new = numbers_at(*found[-1])
-    return Estimates(along, values, report, measured.rows.fitted, left_out, variance, at_new)
+    at_rows = (measured.rows.fitted, left_out, variance)
+    return Estimates(along, values, report, *at_rows, numbers_at(*found[-1]))
 
 
 def _compiler_options(fit: ak.Fit, inputs: int) -> dict[str, Any]:
@@ -224,23 +220,10 @@ def rows_of_values(fit: ak.Fit, effect: Effect) -> list[dict[str, Any]]:
     ]
 
 
-def table_of_fit(found: ak.inference.Report, objective: str) -> Table:
-    """Returns the numbers of a fit, as text."""
-    criterion = (objective.replace("_", "-"), f"{found.loss:.6g}")
-    return ["", ""], [criterion, *table_of_numbers(found)]
-
-
 def table_of_tests(tests: Sequence[Mapping[str, Any]]) -> Table:
     """Returns the p-values of columns, as text."""
-    shown = [(row["column"], row["p_value"]) for row in tests]
-    cells = [[name, "not tested" if p is None else f"{p:.4g}"] for name, p in shown]
+    cells = [(row["column"], as_cell(row["p_value"]) or "not tested") for row in tests]
     return ["column", "p-value"], cells
-
-
-def table_of_parameters(parameters: Sequence[dict[str, Any]]) -> Table:
-    """Returns the parameters of the kernel, as text."""
-    rows = [[row["parameter"], f"{row['value']:.6g}", row["at_bound"]] for row in parameters]
-    return ["", "value", ""], rows
 
 
 def table_of_values(values: Sequence[dict[str, Any]], level: float) -> Table:

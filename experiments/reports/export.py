@@ -78,21 +78,15 @@ def to_tensorboard(record: "Record", folder: Path) -> str:
         for name, points in record.series.items():
             for step, value in points:
                 writer.add_scalar(_tag(name), value, global_step=step, walltime=record.started)
-        for name, value in record.numbers.items():
-            writer.add_scalar(
-                _tag(f"summary/{name}"), value, global_step=last, walltime=record.ended
-            )
         config = (record.directory / "config.yaml").read_text(encoding="utf-8")
         block = "\n".join(f"    {line}" for line in config.splitlines())
         writer.add_text("config", block, global_step=0, walltime=record.started)
+        at_end = {"global_step": last, "walltime": record.ended}
+        for name, value in record.numbers.items():
+            writer.add_scalar(_tag(f"summary/{name}"), value, **at_end)
         for figure in record.figures:
-            writer.add_image(
-                _tag(f"figures/{figure.stem}"),
-                read_picture(figure)[..., :3],
-                global_step=last,
-                walltime=record.ended,
-                dataformats="HWC",
-            )
+            pixels = read_picture(figure)[..., :3]
+            writer.add_image(_tag(f"figures/{figure.stem}"), pixels, **at_end, dataformats="HWC")
     return f"{own}: tensorboard --logdir {shlex.quote(os.fspath(folder))}"
 
 
@@ -105,11 +99,9 @@ def to_mlflow(record: "Record", folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     store = (folder / "mlflow.db", (folder / "artifacts").resolve().as_uri())
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{store[0].resolve()}")
-    known = client.get_experiment_by_name(record.study)
-    if known is None:
-        experiment = client.create_experiment(record.study, artifact_location=store[1])
-    else:
-        experiment = known.experiment_id
+    if client.get_experiment_by_name(record.study) is None:
+        client.create_experiment(record.study, artifact_location=store[1])
+    experiment = client.get_experiment_by_name(record.study).experiment_id
     digest = f"{record.meta.get('config')} {record.meta.get('started')}"
     if client.search_runs([experiment], filter_string=f"tags.attnkernel = '{digest}'"):
         raise OutputError(f"{record.directory} is in {folder} already, in {record.study}")
@@ -117,23 +109,18 @@ def to_mlflow(record: "Record", folder: Path) -> str:
     meta = flat(record.meta)
     words = {name: _text(meta[name]) for name in wanted if meta.get(name)}
     words |= {k: str(v) for k, v in meta.items() if k.startswith("versions.")}
-    run = client.create_run(
-        experiment,
-        start_time=round(1000 * record.started),
-        tags={**words, "state": record.status["state"]},
-        run_name=record.name,
-    ).info.run_id
+    words["state"] = record.status["state"]
     started, ended = (round(1000 * time) for time in (record.started, record.ended))
+    made = client.create_run(experiment, start_time=started, tags=words, run_name=record.name)
+    run = made.info.run_id
     metrics = [
         entities.Metric(_tag(name), value, started, step)
         for name, points in record.series.items()
         for step, value in points
     ]
     metrics += [entities.Metric(_tag(k), v, ended, 0) for k, v in record.numbers.items()]
-    params = [
-        entities.Param(_tag(name), _text(value)[:_MAX_PARAM])
-        for name, value in record.config.items()
-    ]
+    config = {_tag(name): _text(value)[:_MAX_PARAM] for name, value in record.config.items()}
+    params = [entities.Param(name, text) for name, text in config.items()]
     for what, items in (("metrics", metrics), ("params", params)):
         for first in range(0, len(items), _BATCH[what]):
             client.log_batch(run, **{what: items[first : first + _BATCH[what]]})
@@ -153,7 +140,7 @@ def to_csv(record: "Record", folder: Path) -> str:
     """Writes `config.csv`, `metrics.csv` and `summary.csv` to FOLDER/NAME."""
     own = folder / record.name
     columns = list(dict.fromkeys(["step", "member", *(k for row in record.lines for k in row)]))
-    lines = [[row.get(k) for k in columns] for row in record.lines]
+    lines = [list(map(row.get, columns)) for row in record.lines]
     with _new_folder(own) as draft:
         write_csv(draft / "metrics.csv", columns, lines)
         for name, values in (("config", record.config), ("summary", flat(record.summary))):

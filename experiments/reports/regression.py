@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import attnkernel as ak
 from attnkernel.data._csv import NewRows
-from attnkernel.inference._report import natural_parameters
+from attnkernel.inference._report import natural_parameters, table_of_numbers
 from attnkernel.plot._diagnostics import draw_residuals, inputs_of_noise
 from attnkernel.plot._fit import draw_left_out
 from attnkernel.plot._partial import draw_slice, held_text
@@ -98,9 +98,8 @@ def write(study: "Regression", results: Results, run: Run) -> None:
     if study.model.family == "gaussian":
         run.note(note_of_labels(np.asarray(data.y)))
     run.note([row["not_tested"] for row in results.tests if "not_tested" in row])
-    more = {}
-    if results.tests:
-        more["tests"] = {"draws": study.tests, "seed": study.seed, "columns": results.tests}
+    asked = {"draws": study.tests, "seed": study.seed, "columns": results.tests}
+    more: dict[str, Any] = {"tests": asked} if results.tests else {}
     if results.new is not None:
         counts = new_rows.write_predictions(run, results.new, estimates.new)
         path = getattr(study.data, "predict", "")
@@ -111,9 +110,11 @@ def write(study: "Regression", results: Results, run: Run) -> None:
         row for each in estimates.values for row in of_columns.rows_of_values(results.fit, each)
     ]
     criterion = study.objective if data.clusters is None else "leave_one_cluster_out"
-    of_fit = of_columns.table_of_fit(found, criterion)
+    loss = (criterion.replace("_", "-"), f"{found.loss:.6g}")
+    of_fit = ["", ""], [loss, *table_of_numbers(found)]
     of_values = of_columns.table_of_values(values, study.level)
-    of_parameters = of_columns.table_of_parameters(parameters)
+    rows = [[row["parameter"], f"{row['value']:.6g}", row["at_bound"]] for row in parameters]
+    of_parameters = ["", "value", ""], rows
     run.table(f"{study.name}: {found.smoother}, {found.rows} rows", *of_fit)
     run.table("parameters", *of_parameters)
     words = _words_of_values(results)

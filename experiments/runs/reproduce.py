@@ -56,7 +56,9 @@ def value_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict
             if phrase := _array_difference(old, new):
                 found[name] = phrase
         elif old != new:
-            found[name] = f"{_words(old)} -> {_words(new)}{_relative_change(old, new)}"
+            are_numbers = files.is_number(old) and files.is_number(new) and old
+            change = f" ({abs(new - old) / abs(old):.1g} of it)" if are_numbers else ""
+            found[name] = f"{_words(old)} -> {_words(new)}{change}"
     return found
 
 
@@ -75,13 +77,6 @@ def _array_difference(old: np.ndarray, new: np.ndarray) -> str | None:
         return count
     gaps = np.abs(old[changed].astype(complex) - new[changed].astype(complex))
     return f"{count}, by up to {np.max(gaps):.3g}"
-
-
-def _relative_change(old: Any, new: Any) -> str:
-    """Returns " (3e-07 of it)" for two numbers, the first not 0; else an empty text."""
-    if files.is_number(old) and files.is_number(new) and old:
-        return f" ({abs(new - old) / abs(old):.1g} of it)"
-    return ""
 
 
 def _words(value: Any) -> str:
@@ -160,10 +155,8 @@ def reproduce(run: Path, out: Path | None, kernels: Path | None, *, quiet: bool)
         return code
     found = compare(run, out, is_benchmark=study.is_benchmark)
     equal = not found.different
-    files.write_json(
-        out / "reproduction.json",
-        {"run": os.fspath(run), "reproduced": equal, **found._asdict()},
-    )
+    record = {"run": os.fspath(run), "reproduced": equal, **found._asdict()}
+    files.write_json(out / "reproduction.json", record)
     lines = report_lines(run, out, found)
     if not quiet:
         print("\n".join(lines))
@@ -201,11 +194,10 @@ def compare(before: Path, now: Path, *, is_benchmark: bool = False) -> Compariso
     found = Comparison([], {}, {}, {})
     for name in sorted(names - {"meta.json", "status.json"}):
         old, new = before / name, now / name
-        if not (old.is_file() and new.is_file()):
-            where = "only in the run" if old.is_file() else "only in its repetition"
-            differ = {"file": where}
-        else:
+        if old.is_file() and new.is_file():
             differ = differences(old, new)
+        else:
+            differ = {"file": f"only in {'the run' if old.is_file() else 'its repetition'}"}
         is_set_aside = files.is_record(name) or (is_benchmark and name != "config.yaml")
         if not differ:
             found.equal.append(name)

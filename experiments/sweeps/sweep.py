@@ -176,11 +176,7 @@ def _try_one_program(out: Path, group: Sequence[Member], varying: Any, console: 
 
 
 def _run_in_processes(
-    out: Path,
-    members: Sequence[Member],
-    jobs: int,
-    kernels: Path | None,
-    console: Console,
+    out: Path, members: Sequence[Member], jobs: int, kernels: Path | None, console: Console
 ) -> None:
     """Runs each member (one run of the sweep) in a process of its own, `jobs` at a time; stopped
     ones are resumed. `kernels`: the user's Python file of kernels.
@@ -197,12 +193,8 @@ def _run_in_processes(
             command = ["run", os.fspath(config), "--out", os.fspath(directory)]
         if kernels is not None:
             command += ["--kernels", os.fspath(kernels)]
-        done = subprocess.run(
-            [sys.executable, "-m", PACKAGE, *command, "--quiet"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", PACKAGE, *command, "--quiet"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         config.unlink(missing_ok=True)
         return member, done.returncode, done.stderr.strip().partition("\n")[0]
 
