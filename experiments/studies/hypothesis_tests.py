@@ -18,7 +18,7 @@ from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study, fit_by_leave_one_out
 
 Case = Literal["column, order 0", "column, order 1", "category", "linear model"]
-KINDS = ("default", "of the fit")  # the lengthscale of the test: see `_simulate_and_test`
+KINDS = ("default", "of the fit")  # the lengthscale of the test: see `simulate`
 EXPECTED_SIZE = (0.03, 0.07)  # at a level of 5 %
 CORRELATION = 0.7  # of the two columns
 Results = dict[Case, list[np.ndarray]]  # p-values for each effect, shape (data sets, kinds)
@@ -50,17 +50,53 @@ class HypothesisTests(Study):
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         set_keys, cases = Keys(key).stack(self.data_sets), {}
         for case in self.cases:
-            test = functools.partial(_simulate_and_test, self, case)
-            many = jax.jit(jax.vmap(test, in_axes=(None, 0)))
+            simulate = functools.partial(self.simulate, case)
+            many = jax.jit(jax.vmap(simulate, in_axes=(None, 0)))
             for effect in self.effects:
                 keys = set_keys[: self.power_data_sets] if effect else set_keys
                 cases[case, effect] = functools.partial(many, effect), keys
         found = monitor.simulate(cases, self.batch)
         return {case: [found[case, effect] for effect in self.effects] for case in self.cases}
 
+    def simulate(self, case: Case, effect: Array, key: PRNGKeyArray) -> Array:
+        """Simulates a data set and returns the p-values of its tests, one for each of `KINDS`.
+
+        By default the lengthscale of a linear model's test depends on x alone, and that of a column
+        is chosen again for each sample of labels. The other kind takes those of the fit for all.
+        """
+        x_key, noise_key, test_key = jax.random.split(key, 3)
+        z = jax.random.normal(x_key, (self.n, 2))
+        second = CORRELATION * z[:, 0] + np.sqrt(1.0 - CORRELATION**2) * z[:, 1]
+        x = 2.0 * jax.scipy.stats.norm.cdf(jnp.stack([z[:, 0], second], axis=1)) - 1.0
+        noise = self.noise * jax.random.normal(noise_key, (self.n,))
+        options: Any = {"draws": self.draws, "key": test_key}
+        if case == "linear model":
+            y = 1.0 + x[:, 0] + x[:, 1] + effect * jnp.sin(5.0 * x[:, 0]) + noise
+            fit = fit_by_leave_one_out(ak.Gaussian(0.3 * jnp.ones(2)), 0, x, y, self.starts)
+            found = [
+                ak.econometrics.specification_test(x, y, **options),
+                ak.econometrics.specification_test(x, y, kernel=fit.model.kernel, **options),
+            ]
+            return jnp.stack([each.p_value for each in found])
+        mean, kernel = jnp.sin(3.0 * x[:, 0]), ak.Gaussian(0.3 * jnp.ones(2))
+        if case == "category":
+            x = x.at[:, 1].set(jnp.floor(1.5 * (x[:, 1] + 1.0)))  # 0, 1 or 2
+            kernel = ak.Gaussian(0.3).on(0) * AitchisonAitken(0.3, categories=3).on(1)
+            mean = mean + 2.0 * effect * (x[:, 1] == 1.0)
+        else:
+            mean = mean + effect * jnp.sin(3.0 * x[:, 1])
+        order = 1 if case == "column, order 1" else 0
+        fit = fit_by_leave_one_out(kernel, order, x, mean + noise, self.starts)
+        found = [
+            ak.econometrics.relevance_test(fit, 1, reselect=reselect, **options)
+            for reselect in (True, False)
+        ]
+        return jnp.stack([each.p_value for each in found])
+
     def report(self, results: Results, run: Run) -> None:
         rows = [
-            self._summarise_rejections(case, kind, effect, found[i][:, j])
+            {"case": case, "lengthscale": kind, "effect": effect}
+            | self._summarise(found[i][:, j], is_size=not (effect or j))
             for case, found in results.items()
             for j, kind in enumerate(KINDS)
             for i, effect in enumerate(self.effects)
@@ -73,22 +109,19 @@ class HypothesisTests(Study):
         self._draw_power(run, results)
         run.summary({"level": self.level, "data_sets": self.data_sets, "rejections": rows})
 
-    def _summarise_rejections(
-        self, case: str, kind: str, effect: float, p_values: np.ndarray
-    ) -> dict[str, Any]:
-        """Returns the share of p-values up to the level, and its binomial standard error."""
+    def _summarise(self, p_values: np.ndarray, *, is_size: bool) -> dict[str, Any]:
+        """Returns the share of p-values up to the level, and its binomial standard error.
+
+        `is_size`: whether it is expected to be the level.
+        """
         share = float(np.mean(p_values <= self.level))
-        error = float(np.sqrt(share * (1.0 - share) / len(p_values)))
-        is_size = effect == 0.0 and self.level == 0.05 and kind == KINDS[0]
+        expected = EXPECTED_SIZE if is_size and self.level == 0.05 else None
         return {
-            "case": case,
-            "lengthscale": kind,
-            "effect": effect,
             "data_sets": len(p_values),
             "rejected": share,
-            "standard_error": error,
-            "expected": EXPECTED_SIZE if is_size else None,
-            "reached": bool(EXPECTED_SIZE[0] <= share <= EXPECTED_SIZE[1]) if is_size else None,
+            "standard_error": np.sqrt(share * (1.0 - share) / len(p_values)),
+            "expected": expected,
+            "reached": None if expected is None else expected[0] <= share <= expected[1],
         }
 
     def _draw_power(self, run: Run, results: Results) -> None:
@@ -104,41 +137,3 @@ class HypothesisTests(Study):
             ax.set_ylim(0.0, 1.02)
         label_outer(axes, "effect", "share rejected")
         save_with_legend(run, "power", figure, axes)
-
-
-def _simulate_and_test(
-    study: HypothesisTests, case: Case, effect: Array, key: PRNGKeyArray
-) -> Array:
-    """Simulates a data set and returns the p-values of its tests, one for each of `KINDS`.
-
-    By default the lengthscale of a linear model's test depends on x alone, and that of a column is
-    chosen again for each sample of labels. The other kind takes those of the fit for all samples.
-    """
-    x_key, noise_key, test_key = jax.random.split(key, 3)
-    z = jax.random.normal(x_key, (study.n, 2))
-    second = CORRELATION * z[:, 0] + np.sqrt(1.0 - CORRELATION**2) * z[:, 1]
-    x = 2.0 * jax.scipy.stats.norm.cdf(jnp.stack([z[:, 0], second], axis=1)) - 1.0
-    noise = study.noise * jax.random.normal(noise_key, (study.n,))
-    options: Any = {"draws": study.draws, "key": test_key}
-    if case == "linear model":
-        y = 1.0 + x[:, 0] + x[:, 1] + effect * jnp.sin(5.0 * x[:, 0]) + noise
-        fit = fit_by_leave_one_out(ak.Gaussian(0.3 * jnp.ones(2)), 0, x, y, study.starts)
-        found = [
-            ak.econometrics.specification_test(x, y, **options),
-            ak.econometrics.specification_test(x, y, kernel=fit.model.kernel, **options),
-        ]
-        return jnp.stack([each.p_value for each in found])
-    mean, kernel = jnp.sin(3.0 * x[:, 0]), ak.Gaussian(0.3 * jnp.ones(2))
-    if case == "category":
-        x = x.at[:, 1].set(jnp.floor(1.5 * (x[:, 1] + 1.0)))  # 0, 1 or 2
-        kernel = ak.Gaussian(0.3).on(0) * AitchisonAitken(0.3, categories=3).on(1)
-        mean = mean + 2.0 * effect * (x[:, 1] == 1.0)
-    else:
-        mean = mean + effect * jnp.sin(3.0 * x[:, 1])
-    order = 1 if case == "column, order 1" else 0
-    fit = fit_by_leave_one_out(kernel, order, x, mean + noise, study.starts)
-    found = [
-        ak.econometrics.relevance_test(fit, 1, reselect=reselect, **options)
-        for reselect in (True, False)
-    ]
-    return jnp.stack([each.p_value for each in found])

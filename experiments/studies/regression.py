@@ -104,10 +104,8 @@ class Regression(Study):
                     f"{self.objective} is of squared errors: expected leave_one_out or blocked for "
                     f"the family {self.model.family}",
                 )
-            try:
+            with errors_at("model", "family"):
                 FAMILIES[self.model.family]().check(data.y)
-            except ValueError as error:
-                raise FieldError(("model", "family"), str(error)) from None
         if self.tests and (self.model.family != "gaussian" or data.clusters is not None):
             raise FieldError(
                 ("tests",),

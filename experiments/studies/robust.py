@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
@@ -75,10 +75,10 @@ class Robust(SimulationStudy):
         self._draw_errors(run, error, found)
         run.summary({"data_sets": self.data_sets, "errors": rows})
 
-    def _draw_errors(
-        self, run: Run, error: Float[np.ndarray, "shares methods"], results: Results
-    ) -> None:
-        """Draws one data set with its fits, and errors against the share; saves the figure."""
+    def _draw_errors(self, run: Run, error: np.ndarray, results: Results) -> None:
+        """Draws one data set with its fits, and errors, of shape (shares, methods), against the
+        share; saves the figure.
+        """
         figure, (left, right) = subplots(1, 2, figsize=(9.4, 3.5))
         place = min(2, len(self.shares) - 1)
         x = np.linspace(-3.0, 3.0, self.n)

@@ -1,12 +1,11 @@
 """Which hold-out size is best? Many data sets, every size and leave-one-out, in one program."""
 
-import functools
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
@@ -15,6 +14,8 @@ from ..config import Heteroskedastic, HoldOutSize, Model, Training
 from ..reports import subplots, ticks_at
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import HoldOutSizes, Keys, Study, tables_as_rows
+
+STEPS = 15  # of a search
 
 
 class IntegratedSquaredError(ak.objectives.Objective):
@@ -25,25 +26,13 @@ class IntegratedSquaredError(ak.objectives.Objective):
 
     is_stochastic: ClassVar[bool] = False
 
-    def __call__(
-        self,
-        model: Any,
-        x: Float[Array, "n dim"],
-        y: Float[Array, "n"] | Float[Array, "n out"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, ""]:
+    def __call__(self, model: Any, x: Array, y: Array, *, key: PRNGKeyArray | None = None) -> Array:
         at = jnp.linspace(-3.0, 3.0, 201)
         error = model(at, x, y) - ak.data.heteroskedastic_mean(at)
         return jnp.trapezoid(error**2, at)
 
 
-class Results(NamedTuple):
-    """Of each data set: lengthscales and errors by method, and whether the searches converged."""
-
-    lengthscales: Float[np.ndarray, "seeds methods"]
-    errors: Float[np.ndarray, "seeds methods"]
-    converged: Bool[np.ndarray, "seeds searches"]
+Results = dict[str, np.ndarray]  # over data sets; the searches are leave-one-out and hindsight
 
 
 class Seeds(Study):
@@ -66,23 +55,56 @@ class Seeds(Study):
         sizes = HoldOutSizes.from_config(self.hold_out, self.data.n).sizes
         return [f"hold out {size}" for size in sizes] + ["leave one out", "hindsight"]
 
+    def simulate(self, key: PRNGKeyArray) -> dict[str, Array]:
+        """Simulates a data set and fits it by each method: hold-out of all sizes, leave-one-out,
+        hindsight. Returns lengthscales, integrated squared errors, and whether the searches
+        converged.
+        """
+        error = IntegratedSquaredError()
+        data_key, *fit_keys = jax.random.split(key, len(self.hold_out) + 1)
+        data, model = self.data.load(data_key), self.model.make()
+        held_out = ak.fit_many(
+            model,
+            data.x,
+            data.y,
+            objective=HoldOutSizes.from_config(self.hold_out, self.data.n).objective(),
+            in_axes=(None, None, 0),
+            **self.training.options(jnp.stack(fit_keys)),
+        )
+        searches = [
+            ak.fit(model, data.x, data.y, objective=objective, steps=STEPS)
+            for objective in (ak.LeaveOneOut(), error)
+        ]
+        kernels = jax.tree.map(
+            lambda many, *others: jnp.concatenate([many, jnp.stack(others)]),
+            *(fitted.model.kernel for fitted in (held_out, *searches)),
+        )
+        errors = jax.lax.map(
+            lambda kernel: error(self.model.with_kernel(kernel), data.x, data.y), kernels
+        )
+        starts = [(fit.starts, fit.loss) for fit in searches]
+        converged = [jnp.any(of.converged & (of.loss <= loss)) for of, loss in starts]
+        found = {"lengthscales": kernels.lengthscale, "errors": errors}
+        return found | {"converged": jnp.stack(converged)}
+
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key).stack(self.seeds)
-        many = jax.jit(jax.vmap(functools.partial(_simulate_and_fit_all, self)))
-        found, errors, converged = monitor.simulate({(): (many, keys)}, self.batch)[()]
-        lengthscales, names = np.asarray(self.model.shown(found)), self.methods()
+        many = jax.jit(jax.vmap(self.simulate))
+        found = monitor.simulate({(): (many, keys)}, self.batch)[()]
+        lengthscales = np.asarray(self.model.shown(found["lengthscales"]))
+        errors, names = found["errors"], self.methods()
         monitor.metrics(
             [
                 {"data_set": i, "method": names[j], "lengthscale": length, "error": errors[i, j]}
                 for (i, j), length in np.ndenumerate(lengthscales)
             ]
         )
-        return Results(lengthscales, errors, converged)
+        return found | {"lengthscales": lengthscales}
 
     def report(self, results: Results, run: Run) -> None:
-        lengthscales, errors, _ = results
-        if missed := int(np.sum(~results.converged)):
-            run.note([f"{missed} searches had not converged in {_STEPS} steps."])
+        lengthscales, errors = results["lengthscales"], results["errors"]
+        if missed := int(np.sum(~results["converged"])):
+            run.note([f"{missed} searches had not converged in {STEPS} steps."])
         ratios, names = errors / errors[:, -1:], self.methods()
         best = int(np.argmin(errors[:, :-1].mean(axis=0)))
         worse = errors - errors[:, [best]]  # paired: the same data for all
@@ -95,7 +117,7 @@ class Seeds(Study):
             "standard_error_of_that": worse.std(axis=0, ddof=1) / np.sqrt(len(worse)),
         }
         rows = tables_as_rows({"methods": columns})["methods"]
-        self._draw_lengthscales_and_errors(run, rows, results, ratios)
+        self._draw(run, rows, results)
         run.table_of(
             f"{len(errors)} data sets of {self.data.n} points, kernel "
             f"{self.model.words()}, lengthscales {self.model.letter()}; error: integrated, squared",
@@ -104,18 +126,15 @@ class Seeds(Study):
         found = {"data_sets": len(errors), **self.model.named(), "best": names[best]}
         run.summary(found | {"methods": rows})
 
-    def _draw_lengthscales_and_errors(
-        self, run: Run, rows: list[dict[str, Any]], results: Results, ratios: np.ndarray
-    ) -> None:
-        """Draws box plots of lengthscales and of `ratios` (errors over those of the best
-        lengthscale), by method, shape (seeds, methods); saves the figure in `run`. `rows`: the
-        table, a row for each method.
+    def _draw(self, run: Run, rows: list[dict[str, Any]], results: Results) -> None:
+        """Draws box plots of lengthscales, and of errors over those of the best lengthscale, by
+        method; saves the figure in `run`. `rows`: the table, a row for each method.
         """
-        lengthscales, errors, _ = results
+        lengthscales, errors = results["lengthscales"], results["errors"]
         figure, (left, right) = subplots(1, 2, figsize=(8.4, 3.6))
-        names = [row["method"] for row in rows]
+        names, over_best = [row["method"] for row in rows], errors[:, :-1] / errors[:, -1:]
         line = {"color": ak.plot.ink(), "linewidth": 0.9}
-        for ax, values, shown in ((left, lengthscales, names), (right, ratios[:, :-1], names[:-1])):
+        for ax, values, shown in ((left, lengthscales, names), (right, over_best, names[:-1])):
             ax.boxplot(
                 values,
                 orientation="horizontal",
@@ -130,54 +149,12 @@ class Seeds(Study):
             )
             ax.invert_yaxis()
         low, _, high = np.transpose([row["lengthscale_quartiles"] for row in rows])
-        widest = int(np.argmax(np.log(high / low)))
-        left.set(
-            xlabel=f"fitted {self.model.letter()} (units of x)",
-            title=f"ℓ scatters most by “{names[widest]}”",
-        )
+        widest = names[int(np.argmax(np.log(high / low)))]
+        left.set(xlabel=f"fitted {self.model.letter()} (units of x)")
+        left.set_title(f"ℓ scatters most by “{widest}”")
         right.axvline(1.0, color=ak.plot.BLUE, linestyle="--", linewidth=1.0)
-        right.set_xscale("log")
+        right.set(xscale="log", xlabel="integrated squared error ÷ that of the best ℓ")
         ticks_at(right.xaxis, [1, 2, 4, 8])
         best = min(rows[:-1], key=lambda row: row["mean_error"])
-        right.set(xlabel="integrated squared error ÷ that of the best ℓ")
         right.set_title(f"lowest mean error: “{best['method']}”")
         run.figure("seeds", figure, lengthscales=lengthscales, errors=errors, methods=names)
-
-
-_STEPS = 15
-
-
-def _simulate_and_fit_all(
-    study: Seeds, key: PRNGKeyArray
-) -> tuple[Float[Array, " methods"], Float[Array, " methods"], Bool[Array, " searches"]]:
-    """Simulates a data set and fits it by each method: hold-out of all sizes, leave-one-out,
-    hindsight. Returns lengthscales, integrated squared errors, and whether the last two converged.
-    """
-    error = IntegratedSquaredError()
-    data_key, *fit_keys = jax.random.split(key, len(study.hold_out) + 1)
-    data = study.data.load(data_key)
-    model = study.model.make()
-    held_out = ak.fit_many(
-        model,
-        data.x,
-        data.y,
-        objective=HoldOutSizes.from_config(study.hold_out, study.data.n).objective(),
-        in_axes=(None, None, 0),
-        **study.training.options(jnp.stack(fit_keys)),
-    )
-    searches = [
-        ak.fit(model, data.x, data.y, objective=objective, steps=_STEPS)
-        for objective in (ak.LeaveOneOut(), error)
-    ]
-    kernels = jax.tree.map(
-        lambda many, *others: jnp.concatenate([many, jnp.stack(others)]),
-        *(fitted.model.kernel for fitted in (held_out, *searches)),
-    )
-    errors = jax.lax.map(
-        lambda kernel: error(study.model.with_kernel(kernel), data.x, data.y), kernels
-    )
-    converged = [
-        jnp.any(search.starts.converged & (search.starts.loss <= search.loss))
-        for search in searches
-    ]
-    return kernels.lengthscale, errors, jnp.stack(converged)
