@@ -99,9 +99,9 @@ def to_mlflow(record: "Record", folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     store = (folder / "mlflow.db", (folder / "artifacts").resolve().as_uri())
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{store[0].resolve()}")
-    if client.get_experiment_by_name(record.study) is None:
-        client.create_experiment(record.study, artifact_location=store[1])
-    experiment = client.get_experiment_by_name(record.study).experiment_id
+    known = client.get_experiment_by_name(record.study)
+    create = client.create_experiment
+    experiment = known.experiment_id if known else create(record.study, artifact_location=store[1])
     digest = f"{record.meta.get('config')} {record.meta.get('started')}"
     if client.search_runs([experiment], filter_string=f"tags.attnkernel = '{digest}'"):
         raise OutputError(f"{record.directory} is in {folder} already, in {record.study}")
