@@ -6,7 +6,7 @@ One layer with short convolutions suffices: at the row of a value, its key is on
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -40,16 +40,9 @@ class Attention(eqx.Module):
 
     def __init__(self, size: int, qk_size: int, *, prior: ak.priors.Prior, order: int, key: Array):
         of_attention, of_convolutions = jax.random.split(key)
-        self.attention = ak.MultiheadAttention(
-            1,
-            size,
-            qk_size=qk_size,
-            prior=prior,
-            order=order,
-            ridge=RIDGE if order else 0.0,
-            method=ak.methods.Dense(),
-            key=of_attention,
-        )
+        options: dict[str, Any] = {"order": order, "ridge": RIDGE if order else 0.0}
+        options |= {"prior": prior, "method": ak.methods.Dense(), "key": of_attention}
+        self.attention = ak.MultiheadAttention(1, size, qk_size=qk_size, **options)
         keys = jax.random.split(of_convolutions, 3)
         self.convolutions = [
             ak.nn.ShortConvolution(columns, CONV_WIDTH, silu=False, key=one)
@@ -103,10 +96,8 @@ class OneLayer(eqx.Module):
 
     def __init__(self, study: "AssociativeRecall", layer: str, *, key: Array):
         of_embedding, of_layer, of_readout = jax.random.split(key, 3)
-        size = study.size
-        self.embedding = eqx.nn.Embedding(
-            study.key_tokens + study.value_tokens, size, key=of_embedding
-        )
+        size, tokens = study.size, study.key_tokens + study.value_tokens
+        self.embedding = eqx.nn.Embedding(tokens, size, key=of_embedding)
         self.layer = LAYERS[layer](size, study.qk_size, key=of_layer)
         self.norms = [eqx.nn.RMSNorm(size, use_bias=False) for _ in range(3)]
         self.readout = eqx.nn.Linear(size, study.value_tokens, use_bias=False, key=of_readout)
@@ -116,14 +107,6 @@ class OneLayer(eqx.Module):
         x = jax.vmap(self.embedding)(tokens)
         before, after, last = map(jax.vmap, self.norms)
         return jax.vmap(self.readout)(last(x + after(self.layer(before(x)))))
-
-
-class Sequence(NamedTuple):
-    """Tokens, the value asked for at each row, and which rows are queries."""
-
-    tokens: Int[Array, " rows"]
-    labels: Int[Array, " rows"]
-    asked: Float[Array, " rows"]
 
 
 class AssociativeRecall(Study):
@@ -158,8 +141,10 @@ class AssociativeRecall(Study):
             )
         return self
 
-    def draw(self, key: Array, pairs: Any) -> Sequence:
-        """A sequence of `pairs` pairs and as many queries; rows after them have no label."""
+    def draw(self, key: Array, pairs: Any) -> tuple[Array, Array, Array]:
+        """A sequence of `pairs` pairs and as many queries: tokens, the value asked for at each row,
+        and 1 for queries; rows after them are 0.
+        """
         of_keys, of_values, of_order = jax.random.split(key, 3)
         most = max(self.pairs)
         stored = jax.random.permutation(of_keys, self.key_tokens)[:most]
@@ -172,7 +157,7 @@ class AssociativeRecall(Study):
         query = order[jnp.clip(at - 2 * pairs, 0, most - 1)]
         asked = (at >= 2 * pairs) & (at < 3 * pairs)
         tokens = jnp.where(at < 2 * pairs, stored_at, stored[query])
-        return Sequence(tokens, values[query], asked.astype(float))
+        return tokens, values[query], asked.astype(float)
 
     def loss(self, models: OneLayer, key: Array) -> Array:
         """The mean over seeds of the cross-entropy of one sequence each."""
@@ -188,14 +173,12 @@ class AssociativeRecall(Study):
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
         of_models, of_training, of_tests = jax.random.split(key, 3)  # the same for every layer
-        found = []
+        found, of_seeds = [], jax.random.split(of_models, self.seeds)
         for name in self.layers:
-            models = eqx.filter_vmap(lambda key, name=name: OneLayer(self, name, key=key))(
-                jax.random.split(of_models, self.seeds)
-            )
-            models, losses = train(
-                monitor, models, self.loss, **sizes(self), key=of_training, name=name
-            )
+            make = eqx.filter_vmap(lambda key, name=name: OneLayer(self, name, key=key))
+            models = make(of_seeds)
+            given = {"key": of_training, "name": name}
+            models, losses = train(monitor, models, self.loss, **sizes(self), **given)
             parameters = optax.tree.size(eqx.filter(models, eqx.is_inexact_array)) // self.seeds
             row = {"layer": name, "parameters": parameters, "losses": losses}
             found.append(row | {"accuracy": self.accuracies(models, of_tests)})
@@ -218,16 +201,12 @@ class AssociativeRecall(Study):
         return np.stack([of_seeds(models, jnp.asarray(pairs), keys) for pairs in self.pairs])
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:
-        rows = [
-            {
-                **{key: found[key] for key in ("layer", "parameters")},
-                "accuracy": found["accuracy"].mean(axis=1),
-                "half_width": half_width(found["accuracy"], axis=1),
-                "of_seeds": found["accuracy"],
-                "last_loss": float(found["losses"][-50:].mean()),
-            }
-            for found in results
-        ]
+        rows = []
+        for found in results:
+            accuracy, losses = found["accuracy"], found["losses"]
+            row = {key: found[key] for key in ("layer", "parameters")}
+            row |= {"accuracy": accuracy.mean(axis=1), "half_width": half_width(accuracy, axis=1)}
+            rows.append(row | {"of_seeds": accuracy, "last_loss": losses[-50:].mean()})
         differences = list(paired_differences(rows, self.pairs))
         draw_accuracies(run, rows, self)
         title = f"Share of queries recalled of {', '.join(map(str, self.pairs))} pairs"

@@ -67,15 +67,12 @@ def simulate(
         x = jnp.sqrt(case.context)[None] * jax.random.normal(of_x, (n, dim))
         q = jnp.sqrt(case.queries)[None] * jax.random.normal(of_q, (queries, dim))
         y = x @ w + case.noise * jax.random.normal(of_noise, (n,))
-        variance = jnp.mean(case.queries)
 
         def at(temperature: Array) -> tuple[Array, ...]:
             model = ak.KernelRegression(ak.DotProduct(1.0), rule=ak.Softmax(temperature))
             first_order = jnp.mean(y) + q @ (x.T @ y) / (n * temperature)
-            errors = (
-                jnp.mean((predicted - q @ w) ** 2) / variance
-                for predicted in (model(q, x, y), first_order)
-            )
+            predicted = jnp.stack([model(q, x, y), first_order])
+            errors = jnp.mean((predicted - (q @ w)[None]) ** 2, axis=1) / jnp.mean(case.queries)
             hold_out = ak.HoldOut(n // 4)(model, x, y, key=of_rows)
             return *errors, ak.LeaveOneOut()(model, x, y), hold_out
 

@@ -6,6 +6,7 @@ that it suits, with the best one of two approximations of the error, and with th
 minimises a criterion on the context alone.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -26,15 +27,13 @@ from .study import Study
 
 FIXED, HOLD_OUT, LEAVE_ONE_OUT = "fixed", "hold-out", "leave-one-out"
 OF_CASE, OF_PROMPT = "best of the case", "best of the prompt"
+Rows = list[dict[str, Any]]
 
 
-def draw_errors(
-    run: Run, study: "ContextTemperature", results: list[dict[str, Any]], rows: list[dict[str, Any]]
-) -> None:
+def draw_errors(run: Run, study: "ContextTemperature", results: Rows, rows: Rows) -> None:
     """The error at each temperature, of softmax and to first order, at the middle length."""
     cases, grid = study.cases(), study.grid()
-    lengths = sorted({row["n"] for row in rows})
-    n = lengths[len(lengths) // 2]
+    n = sorted(study.contexts)[len(study.contexts) // 2]
     shown = ("as suited", "more noise", "wider inputs", "wider queries")
     figure, axes = subplots(1, len(shown), sharey=True, figsize=(10.4, 3.4))
     here = {row["case"]: (of, row) for of, row in zip(results, rows, strict=True) if row["n"] == n}
@@ -45,42 +44,34 @@ def draw_errors(
         simulated = found["prompts"].first_order.mean(0)
         ax.plot(grid, softmax, color=ak.plot.ORANGE, label="softmax")
         ax.plot(grid, closed[IN_TAU], "--", color=ak.plot.BLUE, label=IN_TAU)
-        ax.plot(
-            grid[::4], simulated[::4], "o", color=ak.plot.BLUE, markersize=3,
-            label=f"{IN_TAU}, simulated",
-        )  # fmt: skip
+        dots = {"color": ak.plot.BLUE, "markersize": 3, "label": f"{IN_TAU}, simulated"}
+        ax.plot(grid[::4], simulated[::4], "o", **dots)
         ax.plot(grid, closed[IN_N], ":", color=ak.plot.PURPLE, label=IN_N)
-        low, high = row["chosen"][LEAVE_ONE_OUT][1:]
-        ax.axvspan(low, high, color=ak.plot.GREEN, alpha=0.25, linewidth=0)
-        ax.plot([], [], color=ak.plot.GREEN, alpha=0.25, linewidth=7,
-                label="middle half of leave-one-out's choices")  # fmt: skip
-        ax.set(xscale="log", yscale="log", xlabel="temperature τ", title=case)
+        half = {"color": ak.plot.GREEN, "alpha": 0.25}
+        ax.axvspan(*row["chosen"][LEAVE_ONE_OUT][1:], **half, linewidth=0)
+        ax.plot([], [], **half, linewidth=7, label="middle half of leave-one-out's choices")
+        ax.set(xscale="log", yscale="log", xlabel="temperature τ", title=case, ylim=(0.25, 4.0))
         ticks_at(ax.xaxis, [0.3, 1, 3, 10, 30])
         ticks_at(ax.yaxis, [0.2, 0.3, 0.5, 1, 2, 4])
-        ax.set_ylim(0.25, 4.0)
     axes[0].set_ylabel(f"squared error ÷ variance, {n} rows")
     save_with_legend(run, "errors", figure, [axes[0]])
 
 
-def draw_choices(run: Run, rows: list[dict[str, Any]]) -> None:
+def draw_choices(run: Run, rows: Rows) -> None:
     """The error of each choice over that of the best of the prompt, a panel for each length."""
     lengths = sorted({row["n"] for row in rows})
     names = list(dict.fromkeys(row["case"] for row in rows))
     figure, axes = facets([0], lengths, width=2.9, height=3.0, sharey=True)
-    choices = (LEAVE_ONE_OUT, FIXED, IN_N, HOLD_OUT, OF_CASE)
     for (_, n), ax in axes.items():
         here = [row["error"] for row in rows if row["n"] == n]
         ratios = {
             choice: [error[choice]["mean"] / error[OF_PROMPT]["mean"] for error in here]
-            for choice in choices
+            for choice in (LEAVE_ONE_OUT, FIXED, IN_N, HOLD_OUT, OF_CASE)
         }
         draw_dots(ax, names, ratios)
         ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
         ax.set(title=f"{n} rows", xlabel="error ÷ best of each prompt")
     save_with_legend(run, "choices", figure, figure.axes[:1])
-
-
-CRITERIA = (LEAVE_ONE_OUT, HOLD_OUT)
 
 
 class ContextTemperature(Study):
@@ -116,20 +107,20 @@ class ContextTemperature(Study):
     def grid(self) -> Float[np.ndarray, " temperatures"]:
         return np.geomspace(self.lowest, self.highest, self.temperatures)
 
-    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
-        cases = self.cases()
-        at = [(n, name) for n in self.contexts for name in cases]
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Rows:
+        cases, grid = self.cases(), jnp.asarray(self.grid())
 
         def errors(place: tuple[int, tuple[int, str]]) -> dict[str, Any]:
             i, (n, name) = place
             keys = jax.random.split(jax.random.fold_in(key, i), self.prompts)
             case = jax.tree.map(jnp.asarray, cases[name])
-            prompts = simulate(keys, case, n, self.queries, jnp.asarray(self.grid()))
+            prompts = simulate(keys, case, n, self.queries, grid)
             return {"n": n, "case": name, "prompts": jax.tree.map(np.asarray, prompts)}
 
-        return monitor.collect("cases", list(enumerate(at)), errors, _name)
+        at = list(enumerate(itertools.product(self.contexts, cases)))
+        return monitor.collect("cases", at, errors, _name)
 
-    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+    def report(self, results: Rows, run: Run) -> None:
         rows = list(self.summarised(results))
         draw_errors(run, self, results, rows)
         draw_choices(run, rows)
@@ -139,8 +130,9 @@ class ContextTemperature(Study):
                 for row in rows
                 if row["n"] == n
             ]
-            title = f"Squared error ÷ variance of the function, {n} rows; 95 % intervals"
-            run.table_of(title, here)
+            run.table_of(
+                f"Squared error ÷ variance of the function, {n} rows; 95 % intervals", here
+            )
         run.table_of(
             "Temperatures: the best of the case, in closed form, and chosen (median and quartiles)",
             rows,
@@ -149,21 +141,19 @@ class ContextTemperature(Study):
         predictions = judge_and_print(run, claims(), rows, _name)
         run.summary({"rows": rows, "predictions": predictions})
 
-    def summarised(self, results: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def summarised(self, results: Rows) -> Iterator[dict[str, Any]]:
         """The mean error of each choice with half widths of 95 % intervals over prompts."""
         grid, cases = self.grid(), self.cases()
-        suited = {
-            row["n"]: np.argmin(row["prompts"].softmax.mean(0))
-            for row in results
-            if row["case"] == "as suited"
+        best = {
+            (row["n"], row["case"]): np.argmin(row["prompts"].softmax.mean(0)) for row in results
         }
         for found in results:
             n, prompts = found["n"], found["prompts"]
             softmax, each = prompts.softmax, np.arange(self.prompts)
             closed = in_closed_form(cases[found["case"]], n, grid)
-            of_case = np.argmin(softmax.mean(0))
+            of_case = best[n, found["case"]]
             picked = {
-                FIXED: suited[n],
+                FIXED: best[n, "as suited"],
                 **{name: np.argmin(values) for name, values in closed.items()},
                 HOLD_OUT: np.argmin(prompts.hold_out, 1),
                 LEAVE_ONE_OUT: np.argmin(prompts.leave_one_out, 1),
@@ -184,7 +174,7 @@ class ContextTemperature(Study):
                 "less_best": mean_of(errors[LEAVE_ONE_OUT] - errors[OF_CASE]),
                 "chosen": {
                     name: np.quantile(grid[picked[name]], [0.5, 0.25, 0.75]).tolist()
-                    for name in CRITERIA
+                    for name in (LEAVE_ONE_OUT, HOLD_OUT)
                 },
             }
 

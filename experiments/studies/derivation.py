@@ -12,7 +12,7 @@ from pydantic import Field
 import attnkernel as ak
 from attnkernel.rules import entropy
 
-from ..config import Positive
+from ..config import Positive, Several
 from ..reports import draw_heat_maps, draw_lines, save_with_legend, subplots
 from ..runs import NO_MONITOR, Monitor, Run
 from .study import Keys, Study
@@ -38,9 +38,7 @@ class Derivation(Study):
     tokens: int = Field(default=12, ge=2, le=64)
     dim: int = Field(default=5, ge=2, le=64)
     bandwidth: Positive = 0.8
-    dims: list[Annotated[int, Field(ge=1, le=65536)]] = Field(
-        default=[2**power for power in range(2, 13)], min_length=2
-    )
+    dims: Several[Annotated[int, Field(ge=1, le=65536)]] = [2**power for power in range(2, 13)]
     keys_each: int = Field(
         default=64,
         ge=2,

@@ -16,7 +16,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import FieldError, NonEmpty, Positive
+from ..config import FieldError, NonEmpty, Positive, Several
 from ..reports import facets, label_outer, save_with_legend
 from ..reports.predictions import Claims, judge_and_print, mean_of
 from ..runs import NO_MONITOR, Monitor, Run, as_cell
@@ -33,7 +33,7 @@ class HeadEnsemble(Study):
     study: Literal["head_ensemble"]
     functions: NonEmpty[Function] = ["additive", "one direction", "rough"]
     dim: int = Field(default=8, ge=2, le=64)
-    heads: list[Annotated[int, Field(ge=1, le=64)]] = Field(default=[1, 2, 4, 8], min_length=2)
+    heads: Several[Annotated[int, Field(ge=1, le=64)]] = [1, 2, 4, 8]
     rows: NonEmpty[Annotated[int, Field(ge=16, le=8192)]] = [64, 256, 1024]
     rotated: bool = Field(
         default=True, description="whether heads see random directions, not columns"
@@ -57,19 +57,11 @@ class HeadEnsemble(Study):
 
         def found(case: tuple[Function, int, int]) -> dict[str, Any]:
             name, n, heads = case
-            size = (self.dim // heads) ** 0.5
-            fitted = fit_data_sets(
-                jax.random.fold_in(of_sets, n),
-                jnp.asarray(list(FUNCTIONS).index(name)),
-                queries,
-                rotation,
-                heads,
-                size * jnp.geomspace(0.05, 2.0, self.lengthscales),
-                jnp.asarray(n),
-                max(self.rows),
-                jnp.asarray(self.noise),
-                self.sets,
-            )
+            parts = {"queries": queries, "rotation": rotation, "heads": heads, "n": jnp.asarray(n)}
+            tried = (self.dim // heads) ** 0.5 * jnp.geomspace(0.05, 2.0, self.lengthscales)
+            keys = jax.random.split(jax.random.fold_in(of_sets, n), self.sets)
+            numbers = jnp.asarray(list(FUNCTIONS).index(name)), jnp.asarray(self.noise)
+            fitted = fit_data_sets(keys, *numbers, max(self.rows), **parts, lengthscales=tried)
             truth = FUNCTIONS[name](queries)
             numbers = jax.tree.map(np.asarray, {"fitted": fitted._asdict(), "truth": truth})
             return {"function": name, "n": n, "heads": heads, **numbers}

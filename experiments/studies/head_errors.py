@@ -13,7 +13,7 @@ program fits all lengths and functions.
 **Source:** Ueda and Nakano, *Generalization error of ensemble estimators* (1996).
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -134,18 +134,10 @@ def shrunken_weights(
 
 @eqx.filter_jit
 def fit_data_sets(
-    key: PRNGKeyArray,
-    function: Int[Array, ""],
-    queries: Float[Array, "queries dim"],
-    rotation: Float[Array, "dim dim"],
-    heads: int,
-    lengthscales: Float[Array, " candidates"],
-    n: Int[Array, ""],
-    longest: int,
-    noise: Float[Array, ""],
-    sets: int,
+    keys: Array, function: Int[Array, ""], noise: Float[Array, ""], longest: int, **heads: Any
 ) -> Heads:
-    """Fits the heads to many data sets of n standard normal inputs.
+    """Fits the heads to a data set of standard normal inputs for each key; `heads`: the arguments
+    of `fit_heads`, but for x and y.
 
     It draws `longest` rows and uses the first n. These are the same for any `longest`, since random
     bits do not depend on the number of rows (`jax_threefry_partitionable`).
@@ -153,9 +145,8 @@ def fit_data_sets(
 
     def one(key: PRNGKeyArray) -> Heads:
         of_x, of_noise = jax.random.split(key)
-        x = jax.random.normal(of_x, (longest, queries.shape[1]))
+        x = jax.random.normal(of_x, (longest, heads["queries"].shape[1]))
         truth = jax.lax.switch(function, list(FUNCTIONS.values()), x)
-        y = truth + noise * jax.random.normal(of_noise, (longest,))
-        return fit_heads(x, y, queries, rotation, heads, lengthscales, n)
+        return fit_heads(x, truth + noise * jax.random.normal(of_noise, (longest,)), **heads)
 
-    return jax.lax.map(one, jax.random.split(key, sets))
+    return jax.lax.map(one, keys)

@@ -1,5 +1,6 @@
 """Softmax as a retrieval rule: each rule is the maximum of an objective on the simplex."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -74,20 +75,15 @@ class RetrievalRule(Study):
 
     def against_an_optimiser(self, key: Array) -> dict[str, dict[str, float]]:
         """Largest deviations of weights and objective, without and with a prior."""
-        size, found = len(self.scores), {}
-        problems = jax.random.normal(key, (self.trials, 2, size))
-        for name, rule in RULES.items():
-            for with_prior in (False, True):
-                worst, solve = np.zeros(2), optimiser(rule)
-                for scores, log_prior in problems:
-                    prior = log_prior if with_prior else None
-                    ours = weigh(rule, scores, prior)
-                    theirs = solve(scores, prior)
-                    values = [rule.objective(a, scores, prior) for a in (ours, theirs)]
-                    gap = float(jnp.max(jnp.abs(ours - theirs)))
-                    worst = np.maximum(worst, [gap, abs(float(values[0] - values[1]))])
-                label = f"{name}, with a prior" if with_prior else name
-                found[label] = {"weights": float(worst[0]), "objective": float(worst[1])}
+        found, problems = {}, jax.random.normal(key, (self.trials, 2, len(self.scores)))
+        for (name, rule), end in itertools.product(RULES.items(), ("", ", with a prior")):
+            gaps, solve = [], optimiser(rule)
+            for scores, log_prior in problems:
+                prior = log_prior if end else None
+                ours, theirs = weigh(rule, scores, prior), solve(scores, prior)
+                first, second = (rule.objective(a, scores, prior) for a in (ours, theirs))
+                gaps.append((jnp.max(jnp.abs(ours - theirs)), jnp.abs(first - second)))
+            found[name + end] = dict(zip(("weights", "objective"), np.max(gaps, 0), strict=True))
         return found
 
     def regimes(self) -> dict[str, Any]:
@@ -131,17 +127,11 @@ def optimiser(rule: ak.rules.Rule) -> Callable[[Array, Array | None], Array]:
     value, slope = jax.jit(loss), jax.jit(jax.grad(loss))
 
     def solve(scores: Array, log_prior: Array | None) -> Array:
-        size = scores.shape[0]
-        found = minimize(
-            value,
-            np.full(size, 1.0 / size),
-            args=(scores, log_prior),
-            jac=slope,
-            method="SLSQP",
-            bounds=[(1e-15, 1.0)] * size,
-            constraints=LinearConstraint(np.ones(size), 1.0, 1.0),
-            options={"ftol": 1e-16, "maxiter": 1000},
-        )
+        ones = np.ones(scores.shape[0])
+        simplex: dict[str, Any] = {"bounds": [(1e-15, 1.0)] * len(ones)}
+        simplex["constraints"] = LinearConstraint(ones, 1.0, 1.0)
+        how = {"jac": slope, "method": "SLSQP", "options": {"ftol": 1e-16, "maxiter": 1000}}
+        found = minimize(value, ones / len(ones), args=(scores, log_prior), **simplex, **how)
         return jnp.asarray(found.x)
 
     return solve
@@ -156,12 +146,11 @@ def against_compact_kernels(key: Array) -> dict[int, float]:
         rule = ak.Entmax(ak.fixed(1.0 + 1.0 / n))
         ours = ak.attention_weights(q, k, kernel=ak.Gaussian(1.0), rule=rule)
         _, level = ak.attend(q, k, k, kernel=ak.Gaussian(1.0), rule=rule, return_log_mass=True)
-        widths = jnp.sqrt(2.0 * (n - level))
-        compact = jax.vmap(
-            lambda point, width, kernel=kernel: ak.attention_weights(
-                point[None], k, kernel=kernel(width)
-            )[0]
-        )(q, widths)
+
+        def of_query(point: Array, width: Array, kernel: Any = kernel) -> Array:
+            return ak.attention_weights(point[None], k, kernel=kernel(width))[0]
+
+        compact = jax.vmap(of_query)(q, jnp.sqrt(2.0 * (n - level)))
         found[n] = float(jnp.max(jnp.abs(ours - compact)))
     return found
 
@@ -186,19 +175,15 @@ def draw_rules(run: Run, scores: list[float], weights: dict[str, Array]) -> None
 def draw_regimes(run: Run, regimes: dict[str, Any]) -> None:
     figure, axes = subplots(2, 2, sharex=True, figsize=(9.0, 4.8))
     tau = np.asarray(regimes["temperature"])
-    titles = {
-        "entropy": "maximum of Σ a s + τ H(a)",
-        "prior": "maximum of Σ a s − τ KL(a‖r)",
-    }
-    styles = ["-", "--", ":", "-."]
-    for (top, bottom), (name, title) in zip(axes.T, titles.items(), strict=True):
-        for i, a in enumerate(np.asarray(regimes[f"{name}_weights"]).T):
-            top.plot(tau, a, styles[i % 4], label=f"key {i + 1}")
-        sharp = tau[np.max(np.asarray(regimes[f"{name}_weights"]), axis=1) > 0.5]
+    terms = {"entropy": ("+ τ H(a)", "τ H(a)"), "prior": ("− τ KL(a‖r)", "−τ KL(a‖r)")}
+    for (top, bottom), (name, (added, term)) in zip(axes.T, terms.items(), strict=True):
+        weights = np.asarray(regimes[f"{name}_weights"])
+        for i, a in enumerate(weights.T):
+            top.plot(tau, a, ("-", "--", ":", "-.")[i % 4], label=f"key {i + 1}")
+        sharp = tau[np.max(weights, axis=1) > 0.5]
         half = f"a weight > ½ below τ = {sharp[-1]:.2g}" if len(sharp) else "no weight > ½"
-        top.set(title=f"{title}: {half}", xscale="log", ylim=(0.0, 1.0))
+        top.set(title=f"maximum of Σ a s {added}: {half}", xscale="log", ylim=(0.0, 1.0))
         bottom.plot(tau, regimes[f"{name}_match"], "--", color=ak.plot.BLUE, label="Σ a s")
-        term = "τ H(a)" if name == "entropy" else "−τ KL(a‖r)"
         bottom.plot(tau, regimes[f"{name}_term"], ":", color=ak.plot.PURPLE, label=term)
         bottom.plot(tau, regimes[f"{name}_objective"], color=ak.plot.ink(), label="objective")
         bottom.set(xlabel="temperature τ")

@@ -75,21 +75,18 @@ class TestTimeRegression(Study):
             scalars = {}
             for name, program in programs.items():
                 found[name], chosen = jax.tree.map(np.asarray, program(*data))
-                scalars[name] = {
-                    scalar: float(np.median(values)) for scalar, values in chosen.items()
-                }
+                scalars[name] = {scalar: float(np.median(of)) for scalar, of in chosen.items()}
             return {**case, "errors": found, "scalars": scalars}
 
         return monitor.collect("cases", list(enumerate(self.cases())), errors, _name)
 
-    def covariance(
-        self, function: str, speed: Any, a: Array, at: Array, b: Array, bt: Array
-    ) -> Float[Array, "rows columns"]:
-        """The covariance of a function at points a and times `at` with it at b and `bt`."""
-        if function == "linear":
-            in_space = a @ b.T
-        else:
-            in_space = jnp.exp(ak.Gaussian(self.lengthscale).pairwise(a, b))
+    def covariance(self, function: str, speed: Any, a: Array, b: Array) -> Array:
+        """The covariance of a function at points a with it at b, whose times are the rows, over and
+        over.
+        """
+        at, bt = (jnp.arange(len(points)) % self.rows for points in (a, b))
+        gaussian = ak.Gaussian(self.lengthscale)
+        in_space = a @ b.T if function == "linear" else jnp.exp(gaussian.pairwise(a, b))
         return in_space * (1.0 + speed**2 * jnp.minimum(at[:, None], bt[None]))
 
     def draw(self, key: Array, function: str, noise: float, speed: float) -> Sequence:
@@ -97,27 +94,22 @@ class TestTimeRegression(Study):
         of_points, of_function, of_noise = jax.random.split(key, 3)
         points = jax.random.normal(of_points, (2 * self.rows, self.dim))
         points = points / jnp.linalg.norm(points, axis=1, keepdims=True)
-        times = jnp.tile(jnp.arange(self.rows), 2)
-        covariance = self.covariance(function, speed, points, times, points, times)
+        covariance = self.covariance(function, speed, points, points)
         covariance = covariance + JITTER * (1 + speed**2 * self.rows) * jnp.eye(len(points))
-        values = jnp.linalg.cholesky(covariance) @ jax.random.normal(
-            of_function, (len(points), self.dim_v)
-        )
+        normal = jax.random.normal(of_function, (len(points), self.dim_v))
+        values = jnp.linalg.cholesky(covariance) @ normal
         v = values[: self.rows] + noise * jax.random.normal(of_noise, (self.rows, self.dim_v))
         return Sequence(points[: self.rows], v, points[self.rows :], values[self.rows :])
 
-    def posterior(
-        self, data: Sequence, function: str, noise: float, speed: float
-    ) -> Float[Array, "rows dim_v"]:
+    def posterior(self, data: Sequence, function: str, noise: float, speed: float) -> Array:
         """The posterior mean at each query given the rows up to its own: of linear functions, the
         Kalman filter of the random walk, which is the recursive least squares that knows the drift.
 
         Forward substitution solves all leading blocks of the covariance by one factor.
         """
-        times = jnp.arange(self.rows)
-        covariance = self.covariance(function, speed, data.k, times, data.k, times)
+        covariance = self.covariance(function, speed, data.k, data.k)
         factor = jnp.linalg.cholesky(covariance + noise**2 * jnp.eye(self.rows))
-        of_queries = self.covariance(function, speed, data.k, times, data.q, times)
+        of_queries = self.covariance(function, speed, data.k, data.q)
         solve = jax.scipy.linalg.solve_triangular
         left, right = (solve(factor, part, lower=True) for part in (of_queries, data.v))
         return jnp.triu(left).T @ right  # row t of a query's column enters where t ≤ its own row
@@ -146,12 +138,12 @@ class TestTimeRegression(Study):
             ratio = values.mean() / oracle.mean()
             above = values - errors[best]
             table[name] = {
-                "error": float(values.mean()),
-                "half_width": float(half_width(values)),
-                "ratio": float(ratio),
-                "ratio_half_width": float(half_width(values - ratio * oracle) / oracle.mean()),
-                "above_best": float(above.mean()),
-                "above_best_half_width": float(half_width(above)),
+                "error": values.mean(),
+                "half_width": half_width(values),
+                "ratio": ratio,
+                "ratio_half_width": half_width(values - ratio * oracle) / oracle.mean(),
+                "above_best": above.mean(),
+                "above_best_half_width": half_width(above),
                 "scalars": found["scalars"].get(name, {}),
             }
         case = {name: found[name] for name in ("function", "noise", "speed")}

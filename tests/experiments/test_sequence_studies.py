@@ -211,10 +211,10 @@ def test_all_lengths_and_functions_share_a_program_and_have_the_results_of_their
     eye, candidates = jnp.asarray(np.eye(4)), jnp.asarray([0.5, 1.0, 2.0])
 
     def fit(function, n, longest):
-        key, (function, n, noise) = jax.random.PRNGKey(n), map(jnp.asarray, (function, n, 0.3))
-        return head_errors.fit_data_sets(
-            key, function, queries, eye, 2, candidates, n, longest, noise, 2
-        )
+        keys = jax.random.split(jax.random.PRNGKey(n), 2)
+        parts = {"queries": queries, "rotation": eye, "heads": 2, "lengthscales": candidates}
+        function, n, noise = map(jnp.asarray, (function, n, 0.3))
+        return head_errors.fit_data_sets(keys, function, noise, longest, n=n, **parts)
 
     padded = {function: fit(function, n, 24) for function, n in ((0, 7), (1, 13), (2, 24))}
     assert sum("fit_data_sets" in name for name in programs) == 1
