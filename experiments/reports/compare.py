@@ -149,7 +149,7 @@ def _draw_metrics(
     ]
     for i, who in enumerate(series[:12] if len(series) > 1 else []):
         member, _, value = who.partition(" ")  # of "hold_out 7"
-        look = {"color": GREY, "linestyle": _LINES[i % len(_LINES)]}
+        look: dict[str, Any] = {"color": GREY, "linestyle": _LINES[i % len(_LINES)]}
         entries.append(Line2D([], [], **look, label=literal(f"{in_words(member)} {value}")))
     figure.legend(handles=entries, loc="outside lower center", ncols=3)
     return files.save_figure(out / "figures", "compare", figure, arrays)

@@ -56,9 +56,7 @@ def value_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict
             if phrase := _array_difference(old, new):
                 found[name] = phrase
         elif old != new:
-            are_numbers = files.is_number(old) and files.is_number(new) and old
-            change = f" ({abs(new - old) / abs(old):.1g} of it)" if are_numbers else ""
-            found[name] = f"{_words(old)} -> {_words(new)}{change}"
+            found[name] = f"{_words(old)} -> {_words(new)}{_relative_change(old, new)}"
     return found
 
 
@@ -77,6 +75,12 @@ def _array_difference(old: np.ndarray, new: np.ndarray) -> str | None:
         return count
     gaps = np.abs(old[changed].astype(complex) - new[changed].astype(complex))
     return f"{count}, by up to {np.max(gaps):.3g}"
+
+
+def _relative_change(old: Any, new: Any) -> str:
+    """Returns " (3e-07 of it)" for two numbers, the first not 0; else an empty text."""
+    are_numbers = files.is_number(old) and files.is_number(new) and old
+    return f" ({abs(new - old) / abs(old):.1g} of it)" if are_numbers else ""
 
 
 def _words(value: Any) -> str:
