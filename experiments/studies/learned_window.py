@@ -12,7 +12,6 @@ import operator
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +20,7 @@ from pydantic import Field
 
 import attnkernel as ak
 
-from ..config import NonEmpty, Positive
+from ..config import NonEmpty, Positive, Several
 from ..reports import facets, label_outer, looks_of, save_with_legend, ticks_at
 from ..reports.predictions import Claims, judge_and_print, mean_of
 from ..runs import NO_MONITOR, Monitor, Run, as_cell
@@ -29,19 +28,15 @@ from .study import Keys, Study
 from .training import sizes, train
 from .window_tasks import Family, Linear, Warp, draw, mean_error, predict
 
-Lengths = Annotated[list[Positive], Field(min_length=2)]
-
 
 class LearnedWindow(Study):
     """Windows of attention trained over tasks, by smoothness, noise and length of the context."""
 
     study: Literal["learned_window"]
     orders: NonEmpty[Literal[0, 1]] = [0, 1]
-    lengthscales: Lengths = Field(default=[0.25, 0.5, 1.0], description="of functions")
-    noises: Lengths = [0.1, 0.3, 0.9]
-    contexts: list[Annotated[int, Field(ge=16, le=1024)]] = Field(
-        default=[32, 96, 288], min_length=2
-    )
+    lengthscales: Several[Positive] = Field(default=[0.25, 0.5, 1.0], description="of functions")
+    noises: Several[Positive] = [0.1, 0.3, 0.9]
+    contexts: Several[Annotated[int, Field(ge=16, le=1024)]] = [32, 96, 288]
     growth: Positive = Field(
         default=1.0, description="of the logarithm of the noise along an input, heteroskedastic"
     )
@@ -70,49 +65,32 @@ class LearnedWindow(Study):
         return Family(*map(jnp.asarray, (lengthscale, noise, np.full_like(noise, growth), columns)))
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> dict[str, Any]:
-        keys, found = Keys(key), []
-        alone = self.families()
-        for order in self.orders:
-            for n in self.contexts:
-                start = Linear.of_windows(jnp.full(len(alone.noise), 0.25))
-                trained = self.train(monitor, start, alone, n, order, keys.next())
-                learned = 1.0 / np.abs(np.asarray(trained.scaled())[:, 0, 0])
-                with monitor.timed("tasks"):
-                    tested = self.test(keys.next(), alone, jnp.asarray(learned), n, order)
-                found.append({"order": order, "n": n, "learned": learned, "tested": tested})
-        longest, kinds = max(self.contexts), len(alone.noise)
-        of_direction, of_noise = (
-            self.train(monitor, start, families, longest, 0, keys.next())
-            for start, families in (
-                (Linear.of_windows(jnp.full(kinds, 0.25), 2), self.families(dim=2)),
-                (Warp(jnp.full(kinds, -1.4), jnp.full(kinds, 0.1)), self.families(self.growth)),
-            )
-        )
-        return {
-            "windows": found,
-            "matrices": np.asarray(of_direction.scaled()),
-            "warps": np.asarray(of_noise.b),
-        }
+        keys, found, kinds = Keys(key), [], len(self.kinds())
 
-    def train(
-        self, monitor: Monitor, start: Any, families: Family, n: int, order: int, key: Array
-    ) -> Any:
-        """One program trains the attention of all kinds of task at once."""
+        def trained(start: Any, families: Family, n: int, order: int, more: str = "") -> Any:
+            """One program trains the attention of all kinds of task at once."""
+            given = {"families": families, "n": n, "targets": self.targets, "order": order}
+            loss, name = functools.partial(mean_error, **given), f"order {order}, {n} rows{more}"
+            return train(monitor, start, loss, **sizes(self), key=keys.next(), name=name)[0]
 
-        def loss(embeds: Any, key: Array) -> Array:
-            return mean_error(embeds, key, families, n, self.targets, order)
+        alone, longest = self.families(), max(self.contexts)
+        for order, n in itertools.product(self.orders, self.contexts):
+            windows = trained(Linear.of_windows(jnp.full(kinds, 0.25)), alone, n, order)
+            learned = 1.0 / np.abs(np.asarray(windows.scaled())[:, 0, 0])
+            with monitor.timed("tasks"):
+                tested = self.test(keys.next(), alone, jnp.asarray(learned), n, order)
+            found.append({"order": order, "n": n, "learned": learned, "tested": tested})
+        linear = Linear.of_windows(jnp.full(kinds, 0.25), 2)
+        linear = trained(linear, self.families(dim=2), longest, 0, ", two inputs")
+        warp = Warp(jnp.full(kinds, -1.4), jnp.full(kinds, 0.1))
+        warp = trained(warp, self.families(self.growth), longest, 0, ", noise that grows")
+        matrices, slopes = np.asarray(linear.scaled()), np.asarray(warp.b)
+        return {"windows": found, "matrices": matrices, "warps": slopes}
 
-        kind = {Linear: "", Warp: ", noise that grows"}[type(start)]
-        if families.direction.shape[1] == 2:
-            kind = ", two inputs"
-        return train(
-            monitor, start, loss, **sizes(self), key=key, name=f"order {order}, {n} rows{kind}"
-        )[0]
-
-    def test(
-        self, key: Array, families: Family, learned: Array, n: int, order: int
-    ) -> dict[str, Float[np.ndarray, "kinds tasks *windows"]]:
-        """Errors and criteria of new tasks at each window, and at the learned and plug-in ones."""
+    def test(self, key: Array, families: Family, learned: Array, n: int, order: int) -> Any:
+        """Errors and criteria of new tasks at each window, and at the learned and plug-in ones: by
+        name, of shape (kinds, tasks, *windows).
+        """
         grid = jnp.asarray(self.grid())
 
         def of_task(family: Family, window: Array, key: Array) -> dict[str, Array]:
@@ -135,15 +113,12 @@ class LearnedWindow(Study):
                 "plug_in_error": error(plug_in),
             }
 
-        @eqx.filter_jit
-        def of_families(families: Family, learned: Array, keys: Array) -> dict[str, Array]:
-            def of_family(part: tuple[Family, Array, Array]) -> dict[str, Array]:
-                return jax.lax.map(functools.partial(of_task, *part[:2]), part[2])
-
-            return jax.lax.map(of_family, (families, learned, keys))
+        def of_family(part: tuple[Family, Array, Array]) -> dict[str, Array]:
+            return jax.lax.map(functools.partial(of_task, *part[:2]), part[2])
 
         keys = jax.random.split(key, (len(learned), self.tested))
-        return jax.tree.map(np.asarray, of_families(families, learned, keys))
+        of_families = jax.jit(functools.partial(jax.lax.map, of_family))
+        return jax.tree.map(np.asarray, of_families((families, learned, keys)))
 
     def report(self, results: dict[str, Any], run: Run) -> None:
         rows, powers, kind = list(self.summarised(results)), [], ("n", "lengthscale", "noise")

@@ -37,6 +37,7 @@ def _grid(low: float, high: float, number: int) -> tuple[float, ...]:
 
 LENGTHSCALE = {"lengthscale": _grid(0.1, 4.0, 9)}
 MEMORY = {"memory": (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0)}  # rows until e⁻¹ of a weight
+WINDOW = {"window": (4.0, 8.0, 16.0, 32.0, 64.0, 128.0)}
 RATE = {"rate": _grid(0.03, 1.0, 9)}
 RIDGES = {"ridge": _grid(1e-2, 3.0, 5)}
 
@@ -68,11 +69,9 @@ def _window(scalars: dict[str, Array], rows: int) -> ak.priors.Prior:
 def _linear(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
     """Sums of k vᵀ over the sum of the weights of rows, times the factor that fits v best."""
     decay = -1.0 / scalars["memory"] if "memory" in scalars else jnp.zeros(())
-    sums, _ = ak.recurrent.regress(
-        q, k, v, estimator=ak.recurrent.LinearAttention(), log_decay=decay
-    )
-    ages = jnp.arange(len(k))
-    means = sums / jnp.cumsum(jnp.exp(decay * ages))[None, :, None]
+    linear = ak.recurrent.LinearAttention()
+    sums, _ = ak.recurrent.regress(q, k, v, estimator=linear, log_decay=decay)
+    means = sums / jnp.cumsum(jnp.exp(decay * jnp.arange(len(k))))[None, :, None]
     ahead = _late(means[1, :-1])
     return means * jnp.sum(ahead * _late(v[1:])) / jnp.sum(ahead**2)
 
@@ -84,15 +83,10 @@ def _recurrent(make: Callable[..., ak.recurrent.Estimator], *names: str) -> Call
     """
 
     def predict(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
-        out, _ = ak.recurrent.regress(
-            q,
-            k,
-            v,
-            estimator=make(*(scalars[name] for name in names)),
-            rate=scalars.get("rate"),
-            log_decay=-1.0 / scalars["memory"] if "memory" in scalars else None,
-        )
-        return out
+        estimator = make(*(scalars[name] for name in names))
+        decay = -1.0 / scalars["memory"] if "memory" in scalars else None
+        options: Any = {"rate": scalars.get("rate"), "log_decay": decay}
+        return ak.recurrent.regress(q, k, v, estimator=estimator, **options)[0]
 
     return predict
 
@@ -101,9 +95,7 @@ DELTA = _recurrent(ak.recurrent.DeltaRule)
 MESA = _recurrent(ak.recurrent.RecursiveLeastSquares, "ridge")
 LAYERS: dict[str, Layer] = {
     "softmax": Layer(_softmax(lambda *_: ak.Causal(), 0), LENGTHSCALE),
-    "window": Layer(
-        _softmax(_window, 0), LENGTHSCALE | {"window": (4.0, 8.0, 16.0, 32.0, 64.0, 128.0)}
-    ),
+    "window": Layer(_softmax(_window, 0), LENGTHSCALE | WINDOW),
     "softmax, forgetting": Layer(_softmax(_forgetting, 0), LENGTHSCALE | MEMORY),
     "linear": Layer(_linear, {}),
     "decay": Layer(_linear, MEMORY),
