@@ -1,5 +1,6 @@
 """One model for many functions: trained on random ones, shown new ones without training."""
 
+import functools
 from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
@@ -51,17 +52,12 @@ class InContext(Study):
         )
         rows, example = [], None
         for size in self.contexts:
-            x, y, at, truth = jax.vmap(lambda key, size=size: self.draw(key, size))(
-                jax.random.split(keys.next(), self.tested)
-            )
+            drawn = jax.vmap(functools.partial(self.draw, size=size))
+            x, y, at, truth = drawn(jax.random.split(keys.next(), self.tested))
             curves = self.predict(monitor, model, x, y, at)
-            errors = {
-                name: jnp.mean((curve - truth) ** 2, axis=1) for name, curve in curves.items()
-            }
-            means, spread = (
-                {name: float(of(error)) for name, error in errors.items()}
-                for of in (jnp.mean, lambda error: jnp.std(error) / self.tested**0.5)
-            )
+            errors = {name: jnp.mean((of - truth) ** 2, axis=1) for name, of in curves.items()}
+            means = {name: float(jnp.mean(error)) for name, error in errors.items()}
+            spread = {name: float(jnp.std(of) / self.tested**0.5) for name, of in errors.items()}
             ratio = float(jnp.mean(errors["learned"]) / jnp.mean(errors["tuned"]))
             rows.append({"context": size, "error": means, "se": spread, "learned/tuned": ratio})
             if size == sorted(self.contexts)[len(self.contexts) // 2]:
@@ -73,27 +69,16 @@ class InContext(Study):
         self.draw_errors(run, rows, example)
         run.table_of(f"Squared error to {self.tested} new functions, standard errors", rows)
         worst = max(row["learned/tuned"] for row in rows)
-        run.summary(
-            {
-                "table": rows,
-                "last_loss": float(losses[-100:].mean()),
-                "target": {"at_most": 1.15, "worst": worst, "reached": worst <= 1.15},
-            }
-        )
+        target = {"at_most": 1.15, "worst": worst, "reached": worst <= 1.15}
+        run.summary({"table": rows, "last_loss": losses[-100:].mean(), "target": target})
 
     def model(self, key: Array) -> ak.LearnedKernelRegression:
-        embedding_key, model_key = jax.random.split(key)
-        embedding = eqx.nn.MLP(
-            1, self.qk_size, self.hidden, 2, activation=jnp.tanh, key=embedding_key
-        )
-        return ak.LearnedKernelRegression(
-            1,
-            num_heads=self.heads,
-            qk_size=self.qk_size,
-            embedding=embedding,
-            kernel=ak.Gaussian(1.0),
-            key=model_key,
-        )
+        of_embedding, of_model = jax.random.split(key)
+        layers = (1, self.qk_size, self.hidden, 2)
+        embedding = eqx.nn.MLP(*layers, activation=jnp.tanh, key=of_embedding)
+        sizes = {"num_heads": self.heads, "qk_size": self.qk_size}
+        parts = {"embedding": embedding, "kernel": ak.Gaussian(1.0)}
+        return ak.LearnedKernelRegression(1, **sizes, **parts, key=of_model)
 
     def covariance(self, a: Array, b: Array) -> Float[Array, "rows columns"]:
         return jnp.exp(ak.Gaussian(self.lengthscale).pairwise(a[:, None], b[:, None]))
@@ -138,13 +123,9 @@ class InContext(Study):
     def draw_errors(self, run: Run, rows: list[dict[str, Any]], example: Any) -> None:
         figure, (left, right) = subplots(1, 2, figsize=(8.4, 3.2))
         sizes = [row["context"] for row in rows]
-        styles = {"tuned": "s--", "learned": "o-", "posterior": "^:"}
-        colors = {"tuned": ak.plot.BLUE, "learned": ak.plot.ORANGE, "posterior": ak.plot.GREEN}
-        for name, label in LABELS.items():
-            errors = [row["error"][name] for row in rows]
-            spread = [row["se"][name] for row in rows]
-            look = {"fmt": styles[name], "color": colors[name], "label": label, "capsize": 2}
-            left.errorbar(sizes, errors, spread, **look)
+        for name, (label, style, color) in LOOKS.items():
+            errors, spread = ([row[part][name] for row in rows] for part in ("error", "se"))
+            left.errorbar(sizes, errors, spread, fmt=style, color=color, label=label, capsize=2)
         left.set(xscale="log", yscale="log", xlabel="points of the context")
         left.set_ylabel("squared error to the function")
         last = rows[int(np.argmax(sizes))]
@@ -156,14 +137,14 @@ class InContext(Study):
         ak.plot.points(x, y, ax=right)
         right.plot(at[order], truth[order], color=ak.plot.ink(), linewidth=1.0, label="function")
         for name, curve in curves.items():
-            look = {"color": colors[name], "label": f"_{LABELS[name]}"}
-            right.plot(at[order], curve[order], styles[name][1:], **look)
+            label, style, color = LOOKS[name]
+            right.plot(at[order], curve[order], style[1:], color=color, label=f"_{label}")
         right.set(xlabel="x", ylabel="y", title=f"a new function, {len(x)} points")
         save_with_legend(run, "in_context", figure, [left, right], columns=3)
 
 
-LABELS = {
-    "tuned": "Nadaraya–Watson, tuned to each",
-    "learned": "learned, without training",
-    "posterior": "posterior mean (optimum)",
+LOOKS = {
+    "tuned": ("Nadaraya–Watson, tuned to each", "s--", ak.plot.BLUE),
+    "learned": ("learned, without training", "o-", ak.plot.ORANGE),
+    "posterior": ("posterior mean (optimum)", "^:", ak.plot.GREEN),
 }

@@ -51,15 +51,7 @@ class Sentences(Study):
 
     def report(self, results: Results, run: Run) -> None:
         self.draw(run, results)
-        pronouns = [
-            (number, place)
-            for number, sentence in enumerate(self.sentences)
-            for place, role in enumerate(sentence.roles)
-            if role == "pronoun"
-        ]
-        if pronouns:
-            self.draw_pronoun(run, results, *pronouns[-1])
-        rows, shown = [], []
+        rows, shown, pronoun = [], [], None
         for number, (sentence, heads) in enumerate(zip(self.sentences, results, strict=True)):
             for name, found in heads.items():
                 for i, j in enumerate(np.argmax(found, axis=1).tolist()):
@@ -68,6 +60,10 @@ class Sentences(Study):
                     rows.append(row | {"weight": float(found[i, j])})
                     if sentence.roles[i] == ASKS.get(name):
                         shown.append(rows[-1])
+                    if sentence.roles[i] == "pronoun":
+                        pronoun = sentence.tokens, i, heads["pronoun to noun"][i]
+        if pronoun:
+            draw_pronoun(run, *pronoun)
         run.table_of(
             "What the heads, written by hand, look at most",
             shown,
@@ -91,9 +87,8 @@ class Sentences(Study):
 
     def draw(self, run: Run, weights: Results) -> None:
         rows, columns = len(self.sentences), len(HEADS)
-        figure, axes = subplots(
-            rows, columns, squeeze=False, figsize=(2.7 * columns + 0.8, 2.9 * rows)
-        )
+        size = (2.7 * columns + 0.8, 2.9 * rows)
+        figure, axes = subplots(rows, columns, squeeze=False, figsize=size)
         for number, (sentence, heads) in enumerate(zip(self.sentences, weights, strict=True)):
             for ax, (name, found) in zip(axes[number], heads.items(), strict=True):
                 heat_map(ax, name if number == 0 else "", found)
@@ -104,27 +99,25 @@ class Sentences(Study):
         for ax in axes[-1]:
             ax.set_xlabel("key")
         figure.align_ylabels(axes[:, 0])
-        figure.suptitle(
-            "Heads written by hand, not trained: a kernel of roles, a prior of positions"
-        )
+        title = "Heads written by hand, not trained: a kernel of roles, a prior of positions"
+        figure.suptitle(title)
         label = "weight (grey: not seen yet)"
         figure.colorbar(axes[0, 0].images[0], ax=axes, shrink=0.4, label=label)
         run.figure("sentence", figure)
 
-    def draw_pronoun(self, run: Run, weights: Results, number: int, place: int) -> None:
-        """Draws what the pronoun at this place of this sentence looks at."""
-        tokens, of_it = self.sentences[number].tokens, weights[number]["pronoun to noun"][place]
-        figure, ax = subplots(figsize=(0.42 * len(tokens) + 1.4, 2.4))
-        ax.bar(range(len(tokens)), of_it, color=ak.plot.BLUE)
-        turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
-        ax.set_xticks(range(len(tokens)), map(ak.plot.literal, tokens), **turned)
-        ax.get_xticklabels()[place].set_fontweight("bold")
-        ax.set_xlabel("key (bold: the query)")
-        ax.set_ylabel(f"weight from “{tokens[place]}”")
-        most = int(np.argmax(of_it))
-        word = ak.plot.literal(tokens[most])
-        ax.set_title(f"{of_it[most]:.0%} on “{word}”, by a head written by hand")
-        run.figure("pronoun", figure)
+
+def draw_pronoun(run: Run, tokens: list[str], place: int, of_it: np.ndarray) -> None:
+    """Draws what the pronoun at this place of a sentence looks at."""
+    figure, ax = subplots(figsize=(0.42 * len(tokens) + 1.4, 2.4))
+    ax.bar(range(len(tokens)), of_it, color=ak.plot.BLUE)
+    turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(range(len(tokens)), map(ak.plot.literal, tokens), **turned)
+    ax.get_xticklabels()[place].set_fontweight("bold")
+    most = int(np.argmax(of_it))
+    word = ak.plot.literal(tokens[most])
+    ax.set(xlabel="key (bold: the query)", ylabel=f"weight from “{tokens[place]}”")
+    ax.set_title(f"{of_it[most]:.0%} on “{word}”, by a head written by hand")
+    run.figure("pronoun", figure)
 
 
 HEADS = ("previous token", "positional decay", "verb to subject", "determiner", "pronoun to noun")
