@@ -45,15 +45,11 @@ class Cache(Study):
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         keys = Keys(key)
-        modules = {
-            kind: self.module(kind, key) for kind, key in zip(KINDS, keys.stack(3), strict=True)
-        }
+        modules = {kind: self.module(kind, keys.next()) for kind in KINDS}
         x = jax.random.normal(keys.next(), (max(*self.lengths, self.compared), self.size))
         monitor.print(f"decoding {self.compared} tokens, to compare with the full pass")
-        deviations = {
-            kind: self.deviation(kind, module, x[: self.compared])
-            for kind, module in modules.items()
-        }
+        first = x[: self.compared]
+        deviations = {kind: self.deviation(kind, of, first) for kind, of in modules.items()}
 
         def measure(length: int) -> dict[str, dict[str, float]]:
             found = {}
@@ -113,9 +109,7 @@ class Cache(Study):
         _, rows = jax.lax.scan(next_row, cache, x[first:])
         return float(jnp.max(jnp.abs(jnp.concatenate([out, rows]) - whole)))
 
-    def last_step(
-        self, kind: str, module: ak.MultiheadAttention, x: Array
-    ) -> tuple[int, Callable[[], Any]]:
+    def last_step(self, kind: str, module: Any, x: Array) -> tuple[int, Callable[[], Any]]:
         """Bytes of the cache of all but the last token, and a function that decodes that token."""
         step = eqx.filter_jit(module.step)
         _, cache = step(x[:-1], self.empty(kind, module, len(x)))
@@ -124,15 +118,15 @@ class Cache(Study):
 
     def draw(self, run: Run, costs: dict[str, dict[str, list[float]]]) -> None:
         figure, axes = subplots(1, 2, figsize=(7.8, 3.2))
-        labels = {"bytes": "memory of the cache, MiB", "seconds": "time of one token, ms"}
-        units = {"bytes": 2.0**20, "seconds": 1e-3}
-        for ax, what in zip(axes, labels, strict=True):
-            numbers = {kind: np.asarray(costs[kind][what]) / units[what] for kind in KINDS}
+        memory = ("bytes", "memory of the cache", "MiB", 2.0**20)
+        for ax, (what, label, unit, size) in zip(
+            axes, (memory, ("seconds", "time of one token", "ms", 1e-3)), strict=True
+        ):
+            numbers = {kind: np.asarray(costs[kind][what]) / size for kind in KINDS}
             draw_lines(ax, self.lengths, numbers)
             lengths_axis(ax, self.lengths, "tokens before")
-            ax.set_ylabel(labels[what])
+            ax.set_ylabel(f"{label}, {unit}")
             ends = [f"{kind} {line[-1]:.2g}" for kind, line in numbers.items()]
-            unit = labels[what].rpartition(" ")[2]
             ax.set_title(f"after {self.lengths[-1]:,} tokens, {unit}:\n{', '.join(ends)}")
         save_with_legend(run, "cache", figure, list(axes))
 

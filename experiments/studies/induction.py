@@ -1,6 +1,6 @@
 """Two layers of attention learn to copy: a previous-token head and an induction head appear."""
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -59,14 +59,8 @@ class AttentionOnly(eqx.Module):
         )
 
 
-class Results(NamedTuple):
-    """Losses of the training, accuracies, and the weights of every head for one sequence, with its
-    period."""
-
-    losses: np.ndarray
-    measured: dict[str, Any]
-    weights: Float[Array, "layers heads rows rows"]
-    period: Int[Array, ""]
+# losses of the training, accuracies, the weights of every head for one sequence, and its period
+Results = tuple[np.ndarray, dict[str, Any], Array, Array]
 
 
 class Induction(Study):
@@ -115,12 +109,12 @@ class Induction(Study):
         model, losses = train(monitor, model, self.loss, **sizes(self), key=keys.next())
         measured = self.measure(model, jax.random.split(keys.next(), 256))
         tokens, period = self.draw(keys.next())
-        return Results(losses, measured, model.weights(tokens), period)
+        return losses, measured, model.weights(tokens), period
 
     def report(self, results: Results, run: Run) -> None:
-        losses, measured = results.losses, results.measured
+        losses, measured, *shown = results
         self.draw_losses(run, losses, measured["accuracy"])
-        self.draw_heads(run, results)
+        self.draw_heads(run, measured, *map(np.asarray, shown))
         accuracies = {
             "two layers of attention": measured["accuracy"],
             "before the first repeat": measured["accuracy_first"],
@@ -159,8 +153,8 @@ class Induction(Study):
             "accuracy": float(accuracy),
             "accuracy_first": float(first),
             "bigrams": self.bigrams(keys),
-            "previous_token": before.tolist(),
-            "induction": after.tolist(),
+            "previous_token": before,
+            "induction": after,
         }
 
     def bigrams(self, keys: Array) -> float:
@@ -178,31 +172,24 @@ class Induction(Study):
     def draw_losses(self, run: Run, losses: np.ndarray, accuracy: float) -> None:
         figure, ax = subplots(figsize=(5.0, 2.8))
         ax.plot(np.arange(1, len(losses) + 1), losses, color=ak.plot.BLUE)
-        ax.axhline(
-            np.log(self.vocabulary), color=ak.plot.ink(), linestyle=":", label="log of vocabulary"
-        )
+        dotted = {"color": ak.plot.ink(), "linestyle": ":"}
+        ax.axhline(np.log(self.vocabulary), **dotted, label="log of vocabulary")
         ax.set(xlabel="step", ylabel="cross-entropy of the next token, nats", ylim=(0.0, None))
         ax.set_title(f"{accuracy:.0%} right where the sequence repeats")
         ax.legend()
         run.figure("loss", figure)
 
-    def draw_heads(self, run: Run, results: Results) -> None:
+    def draw_heads(self, run: Run, measured: Any, weights: np.ndarray, period: np.ndarray) -> None:
         """The head of the first layer that looks back most, and that of the last that induces."""
-        measured, weights = results.measured, np.asarray(results.weights)
-        before = int(np.argmax(measured["previous_token"][0]))
-        after = int(np.argmax(measured["induction"][-1]))
-        back = measured["previous_token"][0][before]
-        copied = measured["induction"][-1][after]
-        chosen = {
-            f"layer 1, head {before + 1}: {back:.0%} on the token before": weights[0, before],
-            f"layer {self.layers}, head {after + 1}: {copied:.0%} on what followed": weights[
-                -1, after
-            ],
-        }
+        back, copied = measured["previous_token"][0], measured["induction"][-1]
+        before, after = int(np.argmax(back)), int(np.argmax(copied))
+        first = f"layer 1, head {before + 1}: {back[before]:.0%} on the token before"
+        last = f"layer {self.layers}, head {after + 1}: {copied[after]:.0%} on what followed"
+        chosen = {first: weights[0, before], last: weights[-1, after]}
         words: Any = {"x": "position of the key", "y": "position of the query", "size": 3.6}
         figure = draw_heat_maps(chosen, 2, "weight (dotted: first repeat)", **words)
         look = {"color": ak.plot.ORANGE, "linestyle": ":", "linewidth": 1.0}
         for ax in figure.axes[:2]:
-            ax.axvline(float(results.period) - 0.5, **look)
-            ax.axhline(float(results.period) - 0.5, **look)
+            ax.axvline(float(period) - 0.5, **look)
+            ax.axhline(float(period) - 0.5, **look)
         run.figure("heads", figure)

@@ -51,15 +51,9 @@ class Projection(Study):
                 return f"{name}: loss {losses.mean():.3f}"
 
             at, nothing = f"model_{len(fits)}", lambda model: {}
+            options = {"objective": objective, **training.options(keys.next())}
             with monitor.fit(at, training.steps, record=nothing, log=log) as following:
-                fits[name] = ak.fit(
-                    model,
-                    data.x,
-                    data.y,
-                    objective=objective,
-                    **training.options(keys.next()),
-                    **following,
-                )
+                fits[name] = ak.fit(model, data.x, data.y, **options, **following)
         return data, fits
 
     def report(self, results: Results, run: Run) -> None:
@@ -82,25 +76,17 @@ class Projection(Study):
     def models(self, dim: int, key: Array) -> dict[str, tuple[Any, Training]]:
         """The chain: one lengthscale, many, linear projections, projections of an embedding."""
         of_linear, of_embedding, of_embedded = jax.random.split(key, 3)
-        lengths = jnp.linspace(0.1, 3.0, self.heads)
-        embedding = eqx.nn.MLP(
-            dim, self.qk_size, self.hidden, 2, activation=jnp.tanh, key=of_embedding
-        )
-
-        def learned(key: Array, **options: Any) -> ak.LearnedKernelRegression:
-            return ak.LearnedKernelRegression(
-                dim, num_heads=self.learned_heads, qk_size=self.qk_size, key=key, **options
-            )
-
+        heads = eqx.filter_vmap(ak.Gaussian)(jnp.linspace(0.1, 3.0, self.heads))
+        layers = (dim, self.qk_size, self.hidden, 2)
+        embedding = eqx.nn.MLP(*layers, activation=jnp.tanh, key=of_embedding)
+        sizes: dict[str, Any] = {"num_heads": self.learned_heads, "qk_size": self.qk_size}
+        embedded = {"embedding": embedding, "kernel": ak.Gaussian(1.0), "key": of_embedded}
+        linear = ak.LearnedKernelRegression(dim, **sizes, key=of_linear)
+        learned = ak.LearnedKernelRegression(dim, **sizes, **embedded)
+        several = ak.MultiheadKernelRegression(ak.PerHead(heads))
         return {
             "one Gaussian": (ak.KernelRegression(ak.Gaussian(1.0)), self.kernels),
-            f"{self.heads} Gaussian heads": (
-                ak.MultiheadKernelRegression(ak.PerHead(eqx.filter_vmap(ak.Gaussian)(lengths))),
-                self.kernels,
-            ),
-            "q · k of linear projections": (learned(of_linear), self.projections),
-            "Gaussian of learned projections": (
-                learned(of_embedded, embedding=embedding, kernel=ak.Gaussian(1.0)),
-                self.projections,
-            ),
+            f"{self.heads} Gaussian heads": (several, self.kernels),
+            "q · k of linear projections": (linear, self.projections),
+            "Gaussian of learned projections": (learned, self.projections),
         }
