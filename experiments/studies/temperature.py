@@ -59,19 +59,13 @@ class Temperature(Study):
             ],
             ("form", "keys", "prediction", "error"),
         )
-        places = ({column: dial[column][i] for column in COLUMNS} for i in (0, best, -1))
-        run.table_of("The dial at the lowest, the best and the highest τ", list(places))
-        run.summary(
-            {
-                "rows": len(data.y),
-                "forms": {
-                    name: {k: v for k, v in form.items() if k != "curve"}
-                    for name, form in forms.items()
-                },
-                "dial": {column: dial[column] for column in COLUMNS},
-                "best": {column: dial[column][best] for column in COLUMNS},
-            }
-        )
+        places = [{column: dial[column][i] for column in COLUMNS} for i in (0, best, -1)]
+        run.table_of("The dial at the lowest, the best and the highest τ", places)
+        parts = ("weights", "prediction", "error")
+        found = {name: {part: form[part] for part in parts} for name, form in forms.items()}
+        columns = {column: dial[column] for column in COLUMNS}
+        of_best = {column: values[best] for column, values in columns.items()}
+        run.summary({"rows": len(data.y), "forms": found, "dial": columns, "best": of_best})
 
     def forms(self, data: ak.data.Dataset, key: Array) -> dict[str, dict[str, Any]]:
         """Weights at the query, and the curve, of each form of the same sum."""
@@ -105,21 +99,12 @@ class Temperature(Study):
     def learned(self, data: ak.data.Dataset, key: Array) -> ak.LearnedKernelRegression:
         """One head with learned projections, trained by masked hold-out."""
         of_embedding, of_model, of_fit = jax.random.split(key, 3)
-        model = ak.LearnedKernelRegression(
-            1,
-            embedding=eqx.nn.MLP(1, 8, 32, 2, activation=jnp.tanh, key=of_embedding),
-            kernel=ak.Gaussian(1.0),
-            key=of_model,
-        )
-        return ak.fit(
-            model,
-            data.x,
-            data.y,
-            objective=ak.HoldOut(max(1, len(data.y) // 10)),
-            optimizer=optax.adam(optax.cosine_decay_schedule(0.01, self.steps)),
-            steps=self.steps,
-            key=of_fit,
-        ).model
+        embedding = eqx.nn.MLP(1, 8, 32, 2, activation=jnp.tanh, key=of_embedding)
+        parts = {"embedding": embedding, "kernel": ak.Gaussian(1.0)}
+        model = ak.LearnedKernelRegression(1, **parts, key=of_model)
+        optimizer = optax.adam(optax.cosine_decay_schedule(0.01, self.steps))
+        hold_out = {"objective": ak.HoldOut(max(1, len(data.y) // 10)), "optimizer": optimizer}
+        return ak.fit(model, data.x, data.y, **hold_out, steps=self.steps, key=of_fit).model
 
     def dial(self, data: ak.data.Dataset, key: Array) -> dict[str, Any]:
         """Entropy of the weights, bias and variance of the estimate, at each temperature."""
@@ -174,12 +159,8 @@ def draw_dial(run: Run, data: ak.data.Dataset, dial: dict[str, Any]) -> None:
     at, tau = ak.plot.grid(data.x), dial["temperature"]
     best = int(np.argmin(dial["error"]))
     ak.plot.points(data.x, data.y, ax=left)
-    shown = {
-        0: (":", ak.plot.PURPLE),
-        best: ("-", ak.plot.ORANGE),
-        len(tau) - 1: ("--", ak.plot.BLUE),
-    }
-    for i, (style, color) in shown.items():
+    shown = {0: (":", ak.plot.PURPLE), best: ("-", ak.plot.ORANGE)}
+    for i, (style, color) in (shown | {len(tau) - 1: ("--", ak.plot.BLUE)}).items():
         left.plot(at, dial["curves"][i], style, color=color, label=f"τ = {tau[i]:.2g}")
     left.set(xlabel="x", ylabel="y", title="nearest label, best, mean of all")
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
