@@ -83,7 +83,7 @@ class Scaling(Study):
             results,
         )
         dims = [3, 16, 64, 128]
-        least = {a.name: [rows_to_hide(a, d) for d in dims] for a in _ACCELERATORS}
+        least = {on.name: rows_to_hide(on, dims) for on in _ACCELERATORS}
         run.table(
             "Rows n from which a ring computes for longer than it sends (arithmetic, peak rates)",
             ["", *(f"d = {d}" for d in dims)],
@@ -119,11 +119,10 @@ class Scaling(Study):
         left.legend()
         dims = np.geomspace(1, 256, 65)
         colors = {"A100": ak.plot.GREEN, "H100": ak.plot.BLUE}
-        for accelerator in _ACCELERATORS:
-            least, name = [rows_to_hide(accelerator, d) for d in dims], accelerator.name
-            color = ak.plot.ORANGE if "float32" in name else colors[name.split()[1][:4]]
-            line = "--" if accelerator.devices > 8 else "-"
-            right.loglog(dims, least, line, color=color, label=name)
+        for on in _ACCELERATORS:
+            color = ak.plot.ORANGE if "float32" in on.name else colors[on.name.split()[1][:4]]
+            line = "--" if on.devices > 8 else "-"
+            right.loglog(dims, rows_to_hide(on, dims), line, color=color, label=on.name)
         right.set(xlabel="dimensions d", ylabel="rows n")
         right.set_title("above, a ring computes for longer than it sends", fontsize="medium")
         entries = right.get_legend_handles_labels()
@@ -131,11 +130,11 @@ class Scaling(Study):
         run.figure("scaling", figure)
 
 
-def rows_to_hide(on: Accelerators, dim: float) -> float:
-    """n from which a step of the ring computes for longer than it sends."""
-    sent = 2 * dim * on.bytes / on.link
-    summed = max(4 * dim / on.operations, 1 / on.exponentials)
-    return on.devices * sent / summed
+def rows_to_hide(on: Accelerators, dims: Any) -> np.ndarray:
+    """n from which a step of the ring computes for longer than it sends, of each dimension."""
+    dims = np.asarray(dims)
+    summed = np.maximum(4 * dims / on.operations, 1 / on.exponentials)
+    return on.devices * (2 * dims * on.bytes / on.link) / summed
 
 
 def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> list[dict[str, Any]]:

@@ -1,19 +1,19 @@
 """Kernels of regression and attention: shapes, fits, weights, and seconds as lengths grow."""
 
 import functools
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
 
 from ..benchmarks.driver import interleaved, medians
-from ..config import Data
+from ..config import Data, Several
 from ..reports import (
     draw_fits,
     draw_heat_maps,
@@ -34,14 +34,9 @@ KERNELS: dict[str, type[ak.kernels.Radial]] = {
 FEATURES = {"Gaussian": ak.Gaussian, "softmax": ak.DotProduct}
 
 
-class Results(NamedTuple):
-    """Fits by kernel, tokens, errors of random features, and seconds by kind of attention."""
-
-    data: ak.data.Dataset
-    fits: dict[str, ak.Fit]
-    tokens: Float[Array, "tokens 16"]
-    features: dict[str, dict[str, Any]]
-    costs: dict[str, dict[str, Any]]
+Table = dict[str, dict[str, Any]]
+# the data, fits by kernel, tokens, errors of random features, and seconds by kind of attention
+Results = tuple[ak.data.Dataset, dict[str, ak.Fit], Array, Table, Table]
 
 
 def t5_table() -> Array:
@@ -49,7 +44,7 @@ def t5_table() -> Array:
     return 2.0 * jnp.cos(jnp.arange(32.0))
 
 
-def attentions(table: Array, window: int, slope: float) -> dict[str, dict[str, Any]]:
+def attentions(table: Array, window: int, slope: float) -> Table:
     """Kernel and prior of each kind of causal attention; `table`: of the relative biases of T5."""
     causal, dot = ak.Causal(), ak.DotProduct()
     return {
@@ -75,15 +70,13 @@ class Zoo(Study):
     window: int = Field(default=6, ge=1)
     slope: float = Field(default=0.2, gt=0)
     dim: int = Field(default=64, ge=1, le=1024)
-    lengths: list[Annotated[int, Field(ge=16, le=10**6)]] = Field(min_length=2)
+    lengths: Several[Annotated[int, Field(ge=16, le=10**6)]]
     window_of_cost: int = Field(default=256, ge=1)
     repeats: int = Field(default=3, ge=1)
     spread: float = Field(
         default=0.3, gt=0, description="sd of the points of the random features, in lengthscales"
     )
-    counts: list[Annotated[int, Field(ge=1, le=10**6)]] = Field(
-        default=[16, 64, 256, 1024, 4096], min_length=2
-    )
+    counts: Several[Annotated[int, Field(ge=1, le=10**6)]] = [16, 64, 256, 1024, 4096]
 
     def check(self) -> None:
         require_one_input(self)
@@ -97,34 +90,23 @@ class Zoo(Study):
             for name, kernel in KERNELS.items()
         }
         tokens = jax.random.normal(keys.next(), (self.tokens, 16))
-        return Results(
-            data, fits, tokens, self.feature_errors(keys.next()), self.costs(monitor, keys.next())
-        )
+        errors = self.feature_errors(keys.next())
+        return data, fits, tokens, errors, self.costs(monitor, keys.next())
 
     def report(self, results: Results, run: Run) -> None:
-        data, errors, costs = results.data, results.features, results.costs
-        for name, fit in results.fits.items():
+        data, fitted, tokens, errors, costs = results
+        fits, titles, lowest = {}, [], min(fit.loss for fit in fitted.values())
+        for name, fit in fitted.items():
             run.note([f"{name}: {sentence}" for sentence in fit.warnings()])
-        fits = {
-            name: {"lengthscale": fit.model.kernel.lengthscale, "leave_one_out": fit.loss}
-            for name, fit in results.fits.items()
-        }
+            fits[name] = {"lengthscale": fit.model.kernel.lengthscale, "leave_one_out": fit.loss}
+            error = f"{fit.loss:.4f}{', the lowest' if fit.loss == lowest else ''}"
+            titles.append(f"{name}: error {error} (ℓ = {fit.model.kernel.lengthscale:.3g})")
         draw_shapes(run)
-        lowest = min(fit["leave_one_out"] for fit in fits.values())
-        titles = [
-            f"{name}: error {fit['leave_one_out']:.4f}"
-            + (", the lowest" if fit["leave_one_out"] == lowest else "")
-            + f" (ℓ = {fit['lengthscale']:.3g})"
-            for name, fit in fits.items()
-        ]
-        draw_fits(run, "fits", data, list(results.fits.values()), titles)
-        self.draw_heat_maps(run, results.tokens)
+        draw_fits(run, "fits", data, list(fitted.values()), titles)
+        self.draw_heat_maps(run, tokens)
         self.draw_feature_errors(run, errors)
         self.draw_costs(run, costs)
-        run.table_of(
-            "Leave-one-out fits",
-            [{"kernel": name, **fit} for name, fit in fits.items()],
-        )
+        run.table_of("Leave-one-out fits", [{"kernel": name, **fit} for name, fit in fits.items()])
         run.table_of(
             f"Root mean square error of the output of {', '.join(map(str, self.counts))} random "
             f"features, and its slope (theory −0.5)",
@@ -155,12 +137,12 @@ class Zoo(Study):
         figure.suptitle("Kernels of the distance of points, then causal attention of random tokens")
         run.figure("heat_maps", figure)
 
-    def feature_errors(self, key: Array) -> dict[str, dict[str, Any]]:
+    def feature_errors(self, key: Array) -> Table:
         """Error of linear attention against the number of random features."""
         points_key, *draw_keys = jax.random.split(key, 17)
         q, k, v = jax.random.normal(points_key, (3, 256, 4))
         q, k = self.spread * q, self.spread * k
-        found: dict[str, dict[str, Any]] = {}
+        found: Table = {}
         for name, make in FEATURES.items():
             kernel = make(1.0)
             exact = ak.attend(q, k, v, kernel=kernel)
@@ -174,11 +156,11 @@ class Zoo(Study):
             found[name] = {"error": errors, "slope": slope}
         return found
 
-    def draw_feature_errors(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
+    def draw_feature_errors(self, run: Run, found: Table) -> None:
         figure, ax = subplots(figsize=(4.8, 4.0))
-        draw_lines(ax, self.counts, {name: part["error"] for name, part in found.items()})
-        first = found["Gaussian"]["error"][0]
-        theory = first * np.sqrt(self.counts[0] / np.asarray(self.counts))
+        errors = {name: part["error"] for name, part in found.items()}
+        draw_lines(ax, self.counts, errors)
+        theory = errors["Gaussian"][0] * np.sqrt(self.counts[0] / np.asarray(self.counts))
         ax.plot(self.counts, theory, ":", color=ak.plot.ink(), label=r"falling as $1/\sqrt{M}$")
         ax.set(xscale="log", yscale="log", xlabel="number of positive random features M")
         ax.set_ylabel("root mean square error of the output")
@@ -186,7 +168,7 @@ class Zoo(Study):
         ax.set_title(f"the error falls as {slopes}")
         save_with_legend(run, "features", figure, [ax], columns=1)
 
-    def costs(self, monitor: Monitor, key: Array) -> dict[str, dict[str, Any]]:
+    def costs(self, monitor: Monitor, key: Array) -> Table:
         """Seconds of each kind of attention as the sequence grows, side by side."""
 
         def measure(length: int) -> dict[str, float]:
@@ -202,7 +184,7 @@ class Zoo(Study):
         rows = monitor.collect("cost", self.lengths, measure)
         return {name: {"seconds": [row[name] for row in rows]} for name in rows[0]}
 
-    def draw_costs(self, run: Run, found: dict[str, dict[str, Any]]) -> None:
+    def draw_costs(self, run: Run, found: Table) -> None:
         figure, ax = subplots(figsize=(5.4, 3.4))
         draw_lines(ax, self.lengths, {name: part["seconds"] for name, part in found.items()})
         times, (first, *_) = np.asarray(self.lengths) / self.lengths[0], found["softmax"]["seconds"]
