@@ -198,9 +198,9 @@ def test_first_calls_are_measured_in_fresh_processes(run, monkeypatch):
         calls[name] = CALLS[name]._replace(contenders={latency.OURS: ours})
     monkeypatch.setattr(latency, "make_calls", lambda *_: calls)
     rows, targets, _ = run(", ".join(calls))
-    predict = rows["predict"]
-    assert predict["compiled"][latency.OURS] == predict["loaded"][latency.OURS + latency.CACHED] > 0
-    assert predict["compiled"][latency.OURS + latency.CACHED] == predict["loaded"][latency.OURS] == 0
-    assert predict["median"][latency.OURS] > predict["median"][latency.OURS + latency.CACHED] > 0
+    predict, ours, cached = rows["predict"], latency.OURS, latency.OURS + latency.CACHED
+    assert predict["compiled"][ours] == predict["loaded"][cached] > 0
+    assert predict["compiled"][cached] == predict["loaded"][ours] == 0
+    assert predict["median"][ours] > predict["median"][cached] > 0
     assert rows["memory"]["growth"][latency.OURS] >= 1.0
     assert len(targets) == 2 + 1
