@@ -19,9 +19,9 @@ _LISTED = """
 additive associative_recall bench_accuracy bench_attention bench_gcv bench_gpu bench_latency
 bench_masks bench_memory bench_modules bench_recurrent bench_regression bench_selection bench_sweep
 bench_training boundary cache context_temperature coverage data derivation head_ensemble heads
-heteroskedastic holdout hypothesis_tests in_context induction learned_window leave_one_out
-lengthscales million peers projection regression retrieval_rule robust scaling seeds sentence
-temperature test_time_regression zoo
+heteroskedastic holdout hypothesis_tests in_context in_context_kernel induction learned_window
+leave_one_out lengthscales local_polynomials million peers projection regression retrieval_rule
+robust scaling seeds sentence temperature test_time_regression zoo
 """
 _NAMES = _LISTED.split()
 _BENCHMARKS = ("million", "peers")  # beside those whose names say so

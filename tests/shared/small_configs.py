@@ -54,3 +54,8 @@ def assert_one_error(lines, start, *fragments):
 def places(lines):
     """The file, the line and the field that each line begins with."""
     return [": ".join(line.split(": ")[:2]) + ": " for line in lines]
+
+
+# overrides that make studies of the ledger short
+SMALL_LOCAL_POLYNOMIALS = ("lengths=[32, 128]", "data_sets=40", "chosen=8", "candidates=5")
+SMALL_IN_CONTEXT_KERNEL = ("data=[iris, moons]", "rows=100", "splits=2", "timed=iris", "repeats=1")
