@@ -5,9 +5,9 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from small_configs import SMALL_LOCAL_POLYNOMIALS
+from small_configs import SMALL_IN_CONTEXT_KERNEL, SMALL_LOCAL_POLYNOMIALS
 
-from experiments.studies import local_polynomials
+from experiments.studies import in_context_kernel, local_polynomials
 
 
 def fit_at(point, x, y, h, order):
@@ -46,3 +46,45 @@ def test_slopes_at_a_cusp_are_compared(run_study):
     assert known[0] == pytest.approx(-0.5, abs=0.25)
     assert len(run.summary["claims"]) == 3 * 4 + 1
     assert all(one["low"] < one["ours"] < one["high"] for one in run.summary["claims"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", in_context_kernel.KERNELS)
+def test_scales_are_chosen_by_rows_that_are_left_out(x64, kernel):
+    """Against loops in NumPy: leave-one-out of every row, and five folds."""
+    rng = np.random.default_rng(1)
+    x, labels = rng.normal(size=(100, 3)), rng.integers(0, 2, 100)
+    labels[x[:, 0] > 0.5] = 2
+    y = np.eye(3)[labels]
+    scales = np.asarray(in_context_kernel.scales_of(kernel, x)[0])
+
+    def predict(scale, held, seen):
+        squares = ((x[held, None] - x[None, seen]) ** 2).sum(axis=2)
+        scores = {"Gaussian": -squares / 2 / scale**2, "dot product": x[held] @ x[seen].T / scale}
+        if kernel == "neighbours":
+            return y[seen][np.argsort(squares, axis=1)[:, : int(scale)]].mean(axis=1)
+        weights = np.exp(scores[kernel] - scores[kernel].max(axis=1, keepdims=True))
+        return weights / weights.sum(axis=1, keepdims=True) @ y[seen]
+
+    def loss(scale, groups):
+        each = [(group, np.setdiff1d(np.arange(100), group)) for group in groups]
+        return sum(((predict(scale, *rows) - y[rows[0]]) ** 2).sum() for rows in each)
+
+    choose = jax.jit(in_context_kernel.choose_by_leave_one_out, static_argnums=0)
+    best = min(scales, key=lambda scale: loss(scale, np.arange(100)[:, None]))
+    assert scales[0] < best < scales[-1]
+    assert choose(kernel, x, y)[0] == pytest.approx(best)
+    folds = min(scales, key=lambda scale: loss(scale, np.arange(100).reshape(5, 20)))
+    choose = jax.jit(in_context_kernel.choose_by_folds, static_argnums=0)
+    assert choose(kernel, x, y) == pytest.approx(folds)
+
+
+@pytest.mark.slow
+def test_kernels_over_the_context_are_compared(run_study):
+    run = run_study("in_context_kernel", *SMALL_IN_CONTEXT_KERNEL)
+    assert len(run.summary["rows"]) == 2 * 3 * 4
+    for row in run.summary["rows"]:
+        assert all(1 <= perplexity <= 120 for perplexity in row["perplexity"].values())
+    accuracy = run.summary["rows"][1]["accuracy"]["leave-one-out"]["mean"]
+    assert accuracy > 0.7  # iris, Gaussian, standardised
+    assert all(one["verdict"] for one in run.summary["claims"])
