@@ -262,7 +262,7 @@ def ledger_rows(rows: list[dict[str, Any]], seconds: Any, splits: int) -> Iterat
     words = "leave-one-out chooses scales as accurate as those of five folds, within 0.01"
     yield Claim(words, asked, 0.0, *folds, splits, *control, verdict(as_good, chance < 0.01))
     words, better = "a scale that is chosen is more accurate than a fixed one", rule[1] > 0
-    yield Claim(words, paper, None, *rule, splits, *control, verdict(better, chance < 0.01))
+    yield Claim(words, asked, None, *rule, splits, *control, verdict(better, chance < 0.01))
     words = "of inputs that were fitted to the labels, leave-one-out estimates too much accuracy"
     control = "of the same inputs as they are it estimates at most 0.02 too much", unseen
     is_right = unseen < 0.02
