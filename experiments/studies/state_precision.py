@@ -1,0 +1,260 @@
+r"""What an online regression loses to rounding: by dtype, forgetting, ridge and condition of keys.
+
+Keys are $k_t = u / \|u\|$ with $u = m + c\, z_t / \sqrt d$, m a unit vector and z normal: nearly
+equal for a small spread c. With the weighted Gram matrix G of all keys and a ridge λ,
+
+$$ \kappa = \frac{\lambda_{\max}(G) + \lambda}{\lambda_{\min}(G) + \lambda} $$
+
+is the condition of the least squares that a Mesa layer solves at each row. Two errors are told
+apart, both relative to the root mean square of the exact results of the last quarter of the rows:
+that of the inputs, rounded to a dtype and then summed in float64, and that of the arithmetic, of
+the layer against float64 on the same rounded inputs.
+
+**Source:** the report of NaN in float16, and of runs in bfloat16 and float32 that differ, of a Mesa
+layer in flash-linear-attention, fla#1187.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+from pydantic import Field
+
+import attnkernel as ak
+
+from ..config import NonEmpty, Positive
+from ..reports import label_outer, looks_of, panels, save_with_legend
+from ..reports.predictions import Claims, always, judge_and_print
+from ..runs import NO_MONITOR, Monitor, Run
+from .claims import Claim, verdict
+from .study import Study
+
+LINEAR, DELTA, MESA = "linear attention", "delta rule", "Mesa"
+DTYPES = {"float16": jnp.float16, "bfloat16": jnp.bfloat16, "float32": jnp.float32}
+EPS = {name: float(jnp.finfo(dtype).eps) for name, dtype in DTYPES.items()}
+METHODS = CHUNKED, BY_ROW = "chunked", "recurrent"
+UPDATED = "updated inverse"
+Inputs = tuple[Float[Array, "cases rows dim"], ...]
+
+
+def draw(key: PRNGKeyArray, spreads: Array, rows: int, dim: int) -> Inputs:
+    """Queries, keys and values of each spread."""
+    of_m, of_q, of_k, of_w, of_noise = jax.random.split(key, 5)
+    mean = jax.random.normal(of_m, (dim,))
+    mean = mean / jnp.linalg.norm(mean)
+
+    def points(key: PRNGKeyArray) -> Float[Array, "spreads rows dim"]:
+        z = jax.random.normal(key, (rows, dim)) / dim**0.5
+        u = mean + spreads[:, None, None] * z[None]
+        return u / jnp.linalg.norm(u, axis=2, keepdims=True)
+
+    q, k = points(of_q), points(of_k)
+    v = k @ jax.random.normal(of_w, (dim, dim))
+    return q, k, v + 0.1 * jax.random.normal(of_noise, (1, rows, dim))
+
+
+@eqx.filter_jit
+def results_of(
+    estimator: ak.recurrent.Estimator, inputs: Inputs, log_decay: Array, method: Any
+) -> Float[Array, "cases rows dim"]:
+    rate = 0.9 if isinstance(estimator, ak.recurrent.DeltaRule) else 1.0
+    options = {"estimator": estimator, "log_decay": log_decay, "rate": rate, "method": method}
+    return ak.recurrent.regress(*inputs, **options)[0]
+
+
+@jax.jit
+def sherman_morrison(ridge: Array, inputs: Inputs) -> Float[Array, "cases rows dim"]:
+    """Recursive least squares as it is often written: the inverse is updated, in the dtype given.
+
+    It forgets nothing.
+    """
+    dtype, dim = inputs[0].dtype, inputs[0].shape[2]
+
+    def step(state: tuple[Array, Array], row: tuple[Array, ...]) -> tuple[Any, Array]:
+        (inverse, moments), (q, k, v) = state, row
+        along = inverse @ k
+        inverse = inverse - jnp.outer(along, along) / (1 + k @ along)
+        moments = moments + jnp.outer(k, v)
+        return (inverse, moments), (inverse @ q) @ moments
+
+    def of_case(*rows: Array) -> Array:
+        first = jnp.eye(dim, dtype=dtype) / ridge.astype(dtype), jnp.zeros((dim, dim), dtype)
+        return jax.lax.scan(step, first, rows)[1]
+
+    return jax.vmap(of_case)(*inputs)
+
+
+def distance(found: Array, exact: Array) -> Float[np.ndarray, " cases"]:
+    """The root mean square of the difference over that of `exact`, over the last quarter."""
+    last = slice(-(-3 * exact.shape[1] // 4), None)
+    found, exact = (np.asarray(of, float)[:, last] for of in (found, exact))
+    return np.sqrt(((found - exact) ** 2).mean((1, 2)) / (exact**2).mean((1, 2)))
+
+
+def condition(
+    k: Float[np.ndarray, "cases rows dim"], forgetting: float, ridge: float
+) -> Float[np.ndarray, " cases"]:
+    """κ after the last row."""
+    weights = forgetting ** np.arange(k.shape[1])[::-1]
+    values = np.linalg.eigvalsh(np.einsum("cra,r,crb->cab", k, weights, k)) + ridge
+    return values[:, -1] / values[:, 0]
+
+
+class StatePrecision(Study):
+    """Errors of the states of online regressions against float64."""
+
+    study: Literal["state_precision"]
+    precision: Literal["float32", "float64"] = "float64"
+    rows: int = Field(default=16384, ge=16, le=2**17)
+    dim: int = Field(default=16, ge=2, le=128)
+    spreads: NonEmpty[Positive] = [3.0, 0.3, 0.03, 0.003]
+    forgetting: NonEmpty[Positive] = [1.0, 0.999, 0.99, 0.9]
+    ridges: NonEmpty[Positive] = [1.0, 1e-2, 1e-4]
+
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
+        spreads = jnp.asarray(self.spreads)
+        exact = jax.jit(draw, static_argnums=(2, 3))(key, spreads, self.rows, self.dim)
+        keys = np.asarray(exact[1])
+
+        def found(case: tuple[str, float, float]) -> list[dict[str, Any]]:
+            state, ridge, forgetting = case
+            estimator = {
+                LINEAR: ak.recurrent.LinearAttention(),
+                DELTA: ak.recurrent.DeltaRule(),
+                MESA: ak.recurrent.RecursiveLeastSquares(jnp.asarray(ridge)),
+            }[state]
+            decay = jnp.log(jnp.asarray(forgetting))
+            run = functools.partial(results_of, estimator)
+            true = run(exact, decay, BY_ROW)
+            kappa = condition(keys, forgetting, ridge) if state == MESA else 1.0
+            rows = []
+            for name, dtype in DTYPES.items():
+                rounded = tuple(of.astype(dtype) for of in exact)
+                same = run(tuple(of.astype(true.dtype) for of in rounded), decay, BY_ROW)
+                outs = {how: run(rounded, decay, how) for how in METHODS}
+                errors = {"inputs": distance(same, true)}
+                errors |= {how: distance(out, same) for how, out in outs.items()}
+                errors |= {"total": distance(outs[CHUNKED], true)}
+                if state == MESA and forgetting == 1.0:
+                    plain = sherman_morrison(jnp.asarray(ridge), rounded)
+                    errors[UPDATED] = distance(plain, true)
+                place = {"state": state, "ridge": ridge, "forgetting": forgetting, "dtype": name}
+                for i, spread in enumerate(self.spreads):
+                    numbers = {what: float(of[i]) for what, of in errors.items()}
+                    at = {
+                        "spread": spread,
+                        "condition": float(np.broadcast_to(kappa, len(spreads))[i]),
+                    }
+                    rows.append(place | at | numbers)
+            return rows
+
+        others = itertools.product((LINEAR, DELTA), self.ridges[:1], self.forgetting)
+        cases = [*others, *itertools.product((MESA,), self.ridges, self.forgetting)]
+        lists = monitor.collect("cases", cases, found)
+        return list(itertools.chain.from_iterable(lists))
+
+    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+        columns = ("state", "ridge", "forgetting", "spread", "dtype", "condition")
+        errors = ("inputs", *METHODS, "total", UPDATED)
+        run.table_of("Errors relative to the exact results", results, (*columns, *errors))
+        predictions = judge_and_print(run, claims(), results, name_of)
+        draw_errors(run, [row for row in results if row["state"] == MESA])
+        ledger = list(ledger_rows(results))
+        run.summary({"rows": results, "predictions": predictions, "claims": ledger})
+
+
+def name_of(row: dict[str, Any]) -> str:
+    ridge = f", ridge {row['ridge']:g}" if row["state"] == MESA else ""
+    place = f"{row['state']}{ridge}, forgetting {row['forgetting']:g}, spread {row['spread']:g}"
+    return f"{place}, {row['dtype']}"
+
+
+def ledger_rows(rows: list[dict[str, Any]]) -> Iterator[Claim]:
+    """The two reports of the issue, and the rule of thumb, each with a control."""
+    control = "an inverse that is updated in float16: the share of results off by 1 or not finite"
+    half = [row for row in rows if row["dtype"] == "float16"]
+    share = float(np.mean([not np.isfinite(row["total"]) for row in half]))
+    fails = float(np.mean([not row[UPDATED] < 1.0 for row in half if UPDATED in row]))
+    words, source = "float16 gives results that are not finite: their share", "fla#1187"
+    yield Claim(words, source, "NaN", share, share, share, 1, control, fails, "not repeated")
+    mesa = [row for row in rows if row["state"] == MESA and row["dtype"] == "bfloat16"]
+    hard, easy = (max(mesa, key=of)["total"] for of in (condition_of, lambda r: -condition_of(r)))
+    words = "bfloat16 differs from float64 by more than 0.1, nearly equal keys"
+    control = "keys that are not: at most 0.1"
+    judged = verdict(hard > 0.1, easy <= 0.1)
+    yield Claim(words, source, None, hard, hard, hard, 1, control, easy, judged)
+    ratios = [row["total"] / rounding(row) for row in rows if rounding(row) < 0.1]
+    words = "rule: the error is at most eps times the condition; the largest ratio"
+    control, largest = (
+        "eps alone: the largest ratio",
+        max(r["total"] / EPS[r["dtype"]] for r in rows),
+    )
+    judged = verdict(max(ratios) <= 1.0, largest > 1.0)
+    ends = max(ratios), min(ratios), max(ratios)
+    yield Claim(words, "asked here", 1.0, *ends, 1, control, largest, judged)
+
+
+def condition_of(row: dict[str, Any]) -> float:
+    return row["condition"]
+
+
+def rounding(row: dict[str, Any]) -> float:
+    """The error of the rule of thumb: eps of the dtype times the condition."""
+    return EPS[row["dtype"]] * row["condition"]
+
+
+def claims() -> Claims:
+    """What was predicted before the first run."""
+    small = lambda row: row["dtype"] != "float32"  # noqa: E731
+    return {
+        "every result is finite, also in float16": (
+            always,
+            lambda row: np.isfinite(row["total"]),
+        ),
+        "linear attention and the delta rule lose at most 4 eps, whatever the keys": (
+            lambda row: row["state"] != MESA,
+            lambda row: row["total"] <= 4 * EPS[row["dtype"]],
+        ),
+        "float16 and bfloat16: the rounding of the inputs is more than the arithmetic": (
+            lambda row: small(row) and rounding(row) > 10 * EPS[row["dtype"]],
+            lambda row: row["inputs"] > row[CHUNKED],
+        ),
+        "Mesa: the error is at most eps times the condition": (
+            lambda row: row["state"] == MESA and rounding(row) < 0.1,
+            lambda row: row["total"] <= rounding(row),
+        ),
+        "Mesa: the error is at least a thousandth of eps times the condition": (
+            lambda row: row["state"] == MESA and rounding(row) < 0.1,
+            lambda row: row["total"] >= 1e-3 * rounding(row),
+        ),
+        "chunks and single rows lose alike, within 10 times": (
+            always,
+            lambda row: 0.1 < row[CHUNKED] / row[BY_ROW] < 10.0,
+        ),
+        "an inverse that is updated loses 10 times as much, or all": (
+            lambda row: UPDATED in row,
+            lambda row: not row[UPDATED] < 10 * row["total"],
+        ),
+    }
+
+
+def draw_errors(run: Run, rows: list[dict[str, Any]]) -> None:
+    """The errors of Mesa by the condition of the keys, beside eps times the condition."""
+    figure, axes = panels(2, height=3.0)
+    for ax, what in zip(axes, ("total", CHUNKED), strict=True):
+        for name, look in looks_of(DTYPES).items():
+            at = sorted((row["condition"], row[what]) for row in rows if row["dtype"] == name)
+            ax.plot(*zip(*at, strict=True), label=name, **look | {"linestyle": "none"})
+            kappa = np.geomspace(at[0][0], at[-1][0], 9)
+            ax.plot(kappa, EPS[name] * kappa, color=look["color"], linewidth=0.8)
+        ax.set(xscale="log", yscale="log", ylim=(1e-8, 10))
+    axes[0].set_title("In all: eps times the condition (lines)")
+    axes[1].set_title("Of the arithmetic alone: that of float32")
+    label_outer(axes, "condition of the keys", "error relative to the results")
+    save_with_legend(run, "errors", figure, axes[:1])
