@@ -5,9 +5,13 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from small_configs import SMALL_IN_CONTEXT_KERNEL, SMALL_LOCAL_POLYNOMIALS
+from small_configs import (
+    SMALL_IN_CONTEXT_KERNEL,
+    SMALL_LOCAL_POLYNOMIALS,
+    SMALL_STATE_PRECISION,
+)
 
-from experiments.studies import in_context_kernel, local_polynomials
+from experiments.studies import in_context_kernel, local_polynomials, state_precision
 
 
 def fit_at(point, x, y, h, order):
@@ -88,3 +92,17 @@ def test_kernels_over_the_context_are_compared(run_study):
     accuracy = run.summary["rows"][1]["accuracy"]["leave-one-out"]["mean"]
     assert accuracy > 0.7  # iris, Gaussian, standardised
     assert all(one["verdict"] for one in run.summary["claims"])
+
+
+@pytest.mark.slow
+def test_states_and_updated_inverses_are_ridge_regressions(x64, run_study):
+    q, k, v = state_precision.draw(jax.random.PRNGKey(0), np.array([0.3]), 40, 5)
+    gram = np.asarray(k[0].T @ k[0])
+    expected = q[0, -1] @ np.linalg.solve(gram + 0.01 * np.eye(5), k[0].T @ v[0])
+    found = state_precision.sherman_morrison(np.array(0.01), (q, k, v))
+    np.testing.assert_allclose(found[0, -1], expected, rtol=1e-9)
+    kappa = state_precision.condition(np.asarray(k), 1.0, 0.01)
+    np.testing.assert_allclose(kappa, np.linalg.cond(gram + 0.01 * np.eye(5)))
+    rows = run_study("state_precision", *SMALL_STATE_PRECISION).summary["rows"]
+    assert len(rows) == 3 * 2 * 3
+    assert max(row["total"] / state_precision.EPS[row["dtype"]] for row in rows) < 30
