@@ -48,7 +48,7 @@ def show(name: str) -> None:
             image = marimo.as_html(plt.figure(number))
             marimo.output.append(image) if below is None else below.append(image)
             continue
-        script = Path(getattr(sys.modules["__main__"], "__file__", "")).stem
+        script = Path(getattr(sys.modules["__main__"], "__file__", None) or "").stem
         path = Path("results", script, f"{name}_{number}.png" if numbers[1:] else f"{name}.png")
         path.parent.mkdir(parents=True, exist_ok=True)
         plt.figure(number).savefig(path)

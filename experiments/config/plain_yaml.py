@@ -106,7 +106,8 @@ def parse(text: str, name: str) -> yaml.Node | None:
         location = f"{name}:{mark.line + 1}" if mark and not name.startswith(OVERRIDE) else name
         raise ConfigError(f"{location}: this is not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: this is not YAML: {error}") from None
+        said = " ".join(str(error).split())  # of a character that YAML forbids, in two lines
+        raise ConfigError(f"{name}: this is not YAML: {said}") from None
 
 
 def read_plain_values(

@@ -144,7 +144,7 @@ class InContext(Study):
 
 
 LOOKS = {
-    "tuned": ("Nadaraya–Watson, tuned to each", "s--", ak.plot.BLUE),
-    "learned": ("learned, without training", "o-", ak.plot.ORANGE),
-    "posterior": ("posterior mean (optimum)", "^:", ak.plot.GREEN),
+    "tuned": ("Nadaraya–Watson, tuned to each", "s--", "C0"),
+    "learned": ("learned, without training", "o-", "C1"),
+    "posterior": ("posterior mean (optimum)", "^:", "C2"),
 }

@@ -289,7 +289,7 @@ def test_show_in_a_script_without_a_display_saves_and_says_where(
     for _ in range(number):
         plt.subplots()
     ak.plot.show("labels")
-    paths = sorted(tmp_path.rglob("results/*/*.png"))
+    paths = sorted(tmp_path.rglob("*.png"))
     assert capsys.readouterr().out == "".join(f"saved {path}\n" for path in paths)
     assert [path.stem for path in paths] == [["labels"], ["labels_1", "labels_2"]][number - 1]
     assert plt.get_fignums() == []
