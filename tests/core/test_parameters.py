@@ -191,32 +191,6 @@ def test_a_model_of_fixed_numbers_is_not_fitted(x64):
     np.testing.assert_allclose(*profiles, rtol=1e-13)
 
 
-def test_fixed_lengthscales_of_dimensions_and_of_heads(x64):
-    rng = np.random.default_rng(1)
-    x, v = rng.normal(size=(7, 2)), rng.normal(size=(7, 3))
-    lengths = np.array([[0.5, 2.0], [1.0, 3.0]])
-    one, fixed_metrics = ak.fixed(1.0), [ak.fixed(np.diag(each**-2)) for each in lengths]
-    trained = ak.PerHead([ak.Gaussian(each) for each in lengths])
-    fixed = ak.PerHead([ak.Gaussian(ak.fixed(each)) for each in lengths])
-    metric = ak.PerHead([ak.Gaussian(one, metric=each) for each in fixed_metrics])
-    single = [np.float32(array) for array in (x, x, v)]
-
-    @eqx.filter_jit
-    def results(trained, x, v, single):
-        kernel, methods = ak.Gaussian(ak.fixed(lengths[0])), (Dense(), Blockwise(2, 2))
-        of_method = [ak.attend(*single, kernel=kernel, method=method) for method in methods]
-        return [ak.attend(x, x, v, kernel=heads) for heads in (trained, fixed, metric)], of_method
-
-    (expected, *others), of_method = results(trained, x, v, single)
-    for heads, found in zip((fixed, metric), others, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
-        assert not [leaf for leaf in jax.tree.leaves(heads) if eqx.is_inexact_array(leaf)]
-    with pytest.raises(ValueError, match=r"2 lengthscales.*3 dimensions"):
-        ak.attend(v, v, v, kernel=ak.Gaussian(ak.fixed(lengths[0])))
-    for out in of_method:
-        np.testing.assert_allclose(out, np.asarray(expected)[0], rtol=1e-4, atol=1e-5)
-
-
 HEADS, ROWS, DIM = 4, 5, 3
 TEMPERATURES = ak.fixed(np.array([0.5, 1.0, 2.0, 4.0]))
 

@@ -28,7 +28,6 @@ import pytest
 from markdown_it import MarkdownIt
 from marks import slow
 from paths import CONFIGS, DOCS, ROOT
-from PIL import Image
 
 import attnkernel as ak
 from experiments.__main__ import COMMANDS, main, make_parser
@@ -258,13 +257,6 @@ def test_run_is_kept_without_the_paths_of_its_machine(load, tmp_path, monkeypatc
     assert kept["summary"] == json.loads((out / "summary.json").read_text())
     assert str(tmp_path) not in text
     assert str(ROOT) not in text
-    (figure,) = (tmp_path / "docs" / "gallery" / "data").glob("*.png")
-    assert figure.stat().st_size <= keep.MAX_FIGURE_BYTES
-    with Image.open(figure) as image:
-        assert image.mode == "P"
-    (out / "meta.json").write_text(json.dumps(meta | {"caches_programs": True}))
-    with pytest.raises(SystemExit, match="may lack compilation"):
-        keep.keep(out, None)
     (out / "status.json").write_text(json.dumps({"state": "failed", "reason": "it was"}))
     with pytest.raises(SystemExit, match="not a finished run"):
         keep.keep(out, None)

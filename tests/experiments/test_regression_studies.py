@@ -13,7 +13,6 @@ from marks import needs_finufft
 
 import attnkernel as ak
 from experiments.benchmarks import million, selection
-from experiments.benchmarks.benchmark import Results
 from experiments.benchmarks.driver import SelfTimed
 from experiments.benchmarks.r_scripts import kernsmooth
 from experiments.benchmarks.regressors import Fitted
@@ -104,32 +103,6 @@ def test_each_row_is_predicted_by_a_fit_without_its_fold():
     found = PEERS._predict_left_out(fit, x, x[:, 0], np.arange(13)[::-1] % 5)
     expected = [2.0 * x[:, 0], x[:, 0] - 0.95, x[:, 0] + 0.95]
     np.testing.assert_array_equal(found, expected)
-
-
-def test_targets_compare_times_only_of_peers_that_are_as_accurate():
-    def row(name, **contenders):
-        least = min(error for error, _ in contenders.values())
-        folds = {
-            name: {"error": error, "over_best": error / least, "r_squared": 1.0 - 0.1 * error}
-            for name, (error, _) in contenders.items()
-        }
-        median = {name: seconds for name, (_, seconds) in contenders.items()}
-        return {"data": name, "folds": folds, "median": median}
-
-    more = {"attnkernel, bias reduced": (1.003, 0.2)}
-    rows = [
-        row("a", attnkernel=(1.0, 0.1), equal=(1.005, 3.0), worse=(1.2, 9.0), **more),
-        row("b", attnkernel=(1.1, 0.1), better=(1.0, 0.5), **more),
-        row("c", attnkernel=(1.0, 0.1), worse=(2.0, 0.01), **more),
-    ]
-    error, faster, reduced_error, reduced_faster = PEERS.targets(Results(rows, {}))
-    assert not error["reached"]
-    assert error["at"] == "b"
-    assert faster["values"] == pytest.approx({"a, equal": 30.0, "b, better": 5.0})
-    assert not faster["reached"]
-    assert reduced_error["reached"]
-    assert reduced_error["target"] == "attnkernel, bias reduced: error over the minimum"
-    assert reduced_faster["values"] == pytest.approx({"a, equal": 15.0, "b, better": 2.5})
 
 
 @pytest.mark.slow
