@@ -69,8 +69,12 @@ def test_value_gradient_and_jvp(x64, kernel, prior, rule, method, derivatives):
 def test_every_prior(x64, method, kernels, derivatives):
     """Positions are those of the whole arrays, not of the part on a device."""
     parts = kernels, list(laws.PRIORS), laws.RULES["softmax"], *laws.random_arrays()
-    methods = MODES[method], Dense()
-    laws.assert_tables_agree(*laws.evaluate_table(methods, *parts, derivatives=derivatives))
+    # in one program XLA fails to partition scatters of the dense derivatives
+    found, expected = (
+        laws.evaluate_table(each, *parts, derivatives=derivatives)
+        for each in (MODES[method], Dense())
+    )
+    laws.assert_tables_agree(found, expected)
 
 
 @pytest.mark.slow
