@@ -3,7 +3,6 @@
 import math
 import shutil
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from marks import in_chromium, slow
@@ -12,7 +11,6 @@ from paths import CONFIGS
 import attnkernel as ak
 from experiments.__main__ import main
 from experiments.config.kernels import KERNELS
-from experiments.studies.zoo import attentions
 
 OTHERS = ["lengthscales", "temperature", "retrieval_rule", "zoo", "zoo_positions", "cache"]
 every_page = pytest.mark.parametrize("name", ["cps71", *OTHERS])
@@ -249,14 +247,6 @@ def test_query_without_points_in_the_support_has_no_estimate(open_csv_page):
     assert "NaN" not in page.inner_html(".figures")
     assert not page.locator("[data-kernel=gaussian]").is_visible()  # true of a Gaussian alone
     assert "temperature" not in page.inner_text(".numbers")
-
-
-def test_windows_of_the_zoo_page_include_the_query():
-    tokens = jnp.asarray(np.linspace(-1.0, 1.0, 7, dtype=np.float32)[:, None])
-    parts = attentions(jnp.asarray(np.zeros(32, np.float32)), 3, 0.2)["window"]
-    distance = np.subtract.outer(np.arange(7), np.arange(7))
-    weights = ak.attention_weights(tokens, tokens, **parts)
-    np.testing.assert_array_equal(np.asarray(weights) > 0, (distance >= 0) & (distance <= 3))
 
 
 @pytest.mark.parametrize(
