@@ -76,7 +76,7 @@ class Rows(eqx.Module):
 
     def queries(
         self,
-        x_new: ArrayLike,
+        x_new: Any,
         categories: Mapping[int, int | None],
         names: FrameNames = FrameNames(),
     ) -> Array:
