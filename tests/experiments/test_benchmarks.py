@@ -31,10 +31,10 @@ def bench(run_study, monkeypatch):
     """
     load = importlib.import_module
 
-    def import_module(name):
+    def import_module(name, package=None):
         if name.partition(".")[0] in ("pykeops", "torch"):
             raise ImportError(name)
-        return load(name)
+        return load(name, package)
 
     monkeypatch.setattr(importlib, "import_module", import_module)
     return run_study
