@@ -232,7 +232,9 @@ def _sums(
 
 
 @_sums.def_jvp
-def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[Array | None, Array]]:
+def _(
+    primals: tuple, tangents: tuple
+) -> tuple[tuple[Array, Array], tuple[Array | None, Array | None]]:
     """Returns `_sums` and its tangents; that of m is None, since m is held constant."""
     out = _sums(*primals)
     sums = functools.partial(sums_at_shift, shift=out[0])

@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 19_027, "experiments": 13_321, "tests": 19_996}
+CODE_LINES = {"attnkernel": 19_029, "experiments": 13_321, "tests": 19_996}
 FILES = 163
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside

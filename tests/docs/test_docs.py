@@ -6,13 +6,13 @@ says. In a block with `>>>` the printed values are compared, `...` standing for 
 without `>>>` must run."""
 
 import ast
+import dis
 import doctest
 import inspect
 import json
 import operator
 import re
 import shlex
-import symtable
 import textwrap
 from collections import Counter
 from urllib.parse import unquote, urlsplit
@@ -195,14 +195,12 @@ def test_notebook_has_the_format_of_jupytext(path):
 
 def names_defined_by(code):
     """The names that a cell defines for all cells: not those of its functions and handlers."""
-    symbols = symtable.symtable(code, "a cell", "exec").get_symbols()
-    names = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
-    handlers = {
-        getattr(node, "name", None)
-        for node in ast.walk(ast.parse(code))
-        if isinstance(node, ast.ExceptHandler)
-    }
-    return {name for name in names - handlers if not name.startswith("_")}
+    steps = list(dis.get_instructions(compile(code, "a cell", "exec")))
+    stored, deleted = (
+        {step.argval for step in steps if step.opname == f"{how}_NAME"}
+        for how in ("STORE", "DELETE")
+    )
+    return {name for name in stored - deleted if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -209,7 +209,8 @@ def test_codes_outside_the_categories_are_refused(x64):
     y = np.sin(x[:, 0])
     model = ak.KernelRegression(ak.Gaussian(0.3).on(0) * AitchisonAitken(0.2, 2).on(1))
     message = r"Column 1 of {} .*0 to 1; row 2 .*{}"
-    assert_raises(message.format("x_new", "7"), model, [[0.1, 0.0], [0.2, 1.0], [0.3, 7.0]], x, y)
+    beyond = np.array([[0.1, 0.0], [0.2, 1.0], [0.3, 7.0]])
+    assert_raises(message.format("x_new", "7"), model, beyond, x, y)
     wrong = np.where(np.arange(18).reshape(9, 2) == 5, 0.5, x)
     assert_raises(message.format("x", "0.5"), model, x, wrong, y)
     ordered = ak.KernelRegression(ak.Gaussian(0.3).on(0) * LiRacineOrdered(0.2).on(1))

@@ -96,7 +96,7 @@ def test_the_keys_of_a_mask_are_found_by_its_blocks():
     assert (near & ak.Causal()).key_range(8, 9, 20) == range(6, 10)
     assert (near | ak.Causal(-9)).key_range(12, 12, 20) == range(15)
     assert len(ak.Causal(-30).key_range(8, 9, 20)) == 0
-    assert ak.Causal(np.int32(1)).key_range(8, 9, 20) is None
+    assert ak.Causal(jnp.int32(1)).key_range(8, 9, 20) is None
     assert (~near).key_range(8, 9, 20) is None
 
 

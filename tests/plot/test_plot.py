@@ -286,6 +286,7 @@ def test_show_in_a_script_without_a_display_saves_and_says_where(
     number, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
+    plt.close("all")
     for _ in range(number):
         plt.subplots()
     ak.plot.show("labels")
