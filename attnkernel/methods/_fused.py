@@ -284,7 +284,7 @@ def sums_by_splash(
 
 
 @sums_by_splash.def_jvp
-def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
+def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array | None]]:
     """Returns `sums_by_splash` and its tangents; that of L is None, since L is held constant."""
     out = sums_by_splash(*primals)
 

@@ -245,7 +245,7 @@ def _ring_sums(
 
 
 @_ring_sums.def_jvp
-def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array]]:
+def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array | None]]:
     """Returns `_ring_sums` and its tangents; that of L is None, since L is held constant."""
     out = _ring_sums(*primals)
     sums = functools.partial(_ring_sums_at_shift, shift=out[0])
