@@ -1,10 +1,10 @@
-r"""Frames of pandas in, frames out: named columns to numbers, and back; tables of plain text.
+r"""Frames of pandas in, frames out: named columns to numbers, and back.
 
 A column of categories $c_0, \ldots, c_{m-1}$ becomes their codes 0, ..., m − 1. A frame is
 recognised by its attributes, so that `import attnkernel` does not import pandas.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -311,14 +311,3 @@ def _encode_categories(column: Any, where: str, categories: tuple[Hashable, ...]
             f"has {list(categories)}."
         )
     return codes
-
-
-def align_columns(
-    rows: Sequence[Sequence[str]], pad: Callable[[str, int], str] = str.ljust
-) -> list[str]:
-    """Returns a line for each row, its cells padded to the width of their column.
-
-    `pad`: `str.ljust` or `str.rjust`. Lines do not end in spaces.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(pad, row, widths)).rstrip() for row in rows]

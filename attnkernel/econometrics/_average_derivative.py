@@ -16,8 +16,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from .._core.arrays import as_real_array, is_concrete, precise_matmul, value_text
-from .._core.pandas_frames import align_columns, display_names
+from .._core.pandas_frames import display_names
 from .._core.rows import Rows, cut_rows
+from .._core.text_tables import align_columns
 from .._core.validation import require_bool, require_level
 from ..attention import jit_if_pure
 from ..fitting import Fit

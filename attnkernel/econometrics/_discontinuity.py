@@ -11,8 +11,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from .._core.arrays import as_points, as_real_array, is_concrete, require_finite, wider_dtype
-from .._core.pandas_frames import align_columns, is_frame, is_series, require_same_index
+from .._core.pandas_frames import is_frame, is_series, require_same_index
 from .._core.rows import Rows, RowWeights, cut_rows, require_regression_data
+from .._core.text_tables import align_columns
 from .._core.validation import as_integer, require_level, require_positive, value_text
 from ..attention import jit_if_pure
 from ..inference import Bands

@@ -10,8 +10,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._core.arrays import as_points, as_real_array, is_concrete, require_finite, wider_dtype
-from .._core.pandas_frames import align_columns
 from .._core.rows import pad_points, require_regression_data
+from .._core.text_tables import align_columns
 from .._core.validation import as_integer, require_instance, require_key
 from ..attention import jit_if_pure
 from ..inference import reference_lengthscales, require_varying

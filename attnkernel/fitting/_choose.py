@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jax.typing import ArrayLike
 
 from .._core.arrays import is_concrete
-from .._core.pandas_frames import align_columns
+from .._core.text_tables import align_columns
 from ..models import Smoother
 from ..objectives import Objective
 from ._fit import as_objective, fit as fit_model

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from .._core.arrays import is_concrete
 from .._core.pandas_frames import (
     QueryFrame,
-    align_columns,
     column_number,
     display_names,
     is_frame,
@@ -21,6 +20,7 @@ from .._core.pandas_frames import (
     join_columns,
 )
 from .._core.rows import Rows
+from .._core.text_tables import align_columns
 from .._core.validation import as_integer_tuple
 from ..fitting import Fit
 from ..models import LinearSmoother

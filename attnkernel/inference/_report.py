@@ -14,9 +14,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import inverse_or_zero
-from .._core.pandas_frames import align_columns, display_names
+from .._core.pandas_frames import display_names
 from .._core.parameters import Parameter
 from .._core.rows import Rows, cut_rows
+from .._core.text_tables import align_columns
 from .._core.validation import as_names
 from ..attention import jit_if_pure
 from ..fitting import Fit, Result

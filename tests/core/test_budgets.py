@@ -12,8 +12,8 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 19_029, "experiments": 13_321, "tests": 19_996}
-FILES = 163
+CODE_LINES = {"attnkernel": 19_119, "experiments": 13_321, "tests": 19_997}
+FILES = 164
 MODULE_NUMBERS = 58
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
@@ -33,7 +33,8 @@ def code_lines(path):
 
 @pytest.mark.parametrize("folder", CODE_LINES)
 def test_folders_are_within_their_lines(folder):
-    assert sum(map(code_lines, (ROOT / folder).rglob("*.py"))) <= CODE_LINES[folder]
+    paths = [path for ending in ("py", "pyi") for path in (ROOT / folder).rglob(f"*.{ending}")]
+    assert sum(map(code_lines, paths)) <= CODE_LINES[folder]
 
 
 def test_the_package_is_within_its_files_numbers():
