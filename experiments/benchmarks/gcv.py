@@ -20,11 +20,12 @@ from ..config import NonEmpty, Positive
 from ..runs import as_cell
 from .benchmark import Benchmark, Results
 from .driver import Case, optional_import
-from .million import BOUNDS, GRID_POINTS, fit_by_fourier, rule_of_thumb
+from .growth import BOUNDS, fit_gaussian, scott_rule
 from .reports import ratios, target
 
 OURS, FASTLPR = "attnkernel", "fastLPR"
 BANDWIDTHS = 20  # of the grid of fastLPR
+GRID_POINTS = 401
 EXACT_TOLERANCE = 1e-10  # of the criterion by which both are compared, above
 MAX_PAIRWISE_ROWS = 10_000  # up to which it sums all pairs
 
@@ -60,7 +61,7 @@ class BenchGCV(Benchmark):
         data = ak.data.heteroskedastic(key=key, n=n)
         x, y = data.x, data.y
         grid = np.linspace(float(jnp.min(x)), float(jnp.max(x)), GRID_POINTS)
-        start = rule_of_thumb(x)
+        start = scott_rule(x)
         bandwidths = start * np.geomspace(*BOUNDS, BANDWIDTHS)
         exact = ak.methods.Fourier(EXACT_TOLERANCE)  # a tolerance far below the differences
         if n <= MAX_PAIRWISE_ROWS:
@@ -71,7 +72,7 @@ class BenchGCV(Benchmark):
             return np.asarray(ak.profile(model, x, y, bandwidths, objective=ak.GCV()))
 
         def fit() -> Curve:
-            found = fit_by_fourier(x, y, ak.GCV(), self.tol, order)
+            found = fit_gaussian(x, y, ak.GCV(), method=ak.methods.Fourier(self.tol), order=order)
             return Curve(float(found.model.kernel.lengthscale), np.asarray(found(grid)))
 
         def check(results: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:

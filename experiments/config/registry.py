@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from ..studies import Study
 
 _LISTED = """
-additive associative_recall bench_accuracy bench_attention bench_gcv bench_gpu bench_latency
-bench_masks bench_memory bench_modules bench_recurrent bench_regression bench_selection bench_sweep
-bench_training boundary cache context_temperature coverage data derivation head_ensemble heads
-heteroskedastic holdout hypothesis_tests in_context in_context_kernel induction learned_window
-leave_one_out lengthscales local_polynomials million peers projection regression retrieval_rule
-robust scaling seeds sentence state_precision temperature test_time_regression zoo
+additive associative_recall bench_accuracy bench_attention bench_gcv bench_growth
+bench_latency bench_masks bench_modules bench_recurrent bench_regression bench_selection
+bench_sweep bench_training boundary cache context_temperature coverage data derivation
+head_ensemble heads heteroskedastic holdout hypothesis_tests in_context in_context_kernel
+induction learned_window leave_one_out lengthscales local_polynomials peers projection regression
+residual_attention retrieval_rule robust scaling seeds sentence state_precision temperature
+test_time_regression zoo
 """
 _NAMES = _LISTED.split()
-_BENCHMARKS = ("million", "peers")  # beside those whose names say so
+_BENCHMARKS = ("peers",)  # beside those whose names say so
 OWN: dict[str, "type[Study]"] = {}  # the user's, by `register`
 
 

@@ -50,13 +50,41 @@ class Attention(eqx.Module):
         ]
 
     def __call__(self, x: Float[Array, "rows size"]) -> Float[Array, "rows size"]:
-        def convolve(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-            """Convolves queries, keys and values of shape (rows, 1, size)."""
-            pairs = zip(self.convolutions, (q, k, v), strict=True)
-            q, k, v = (convolution(part[:, 0])[:, None] for convolution, part in pairs)
-            return q, k, v
+        return self.attention(x, x, x, process_heads=self.convolve)
 
-        return self.attention(x, x, x, process_heads=convolve)
+    def convolve(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+        """Convolves queries, keys and values of shape (rows, 1, size)."""
+        pairs = zip(self.convolutions, (q, k, v), strict=True)
+        q, k, v = (convolution(part[:, 0])[:, None] for convolution, part in pairs)
+        return q, k, v
+
+
+class OfResiduals(Attention):
+    r"""Softmax of what a delta rule leaves, $\sum_j a_{ij} (v_j - W_j k_j) + W_i q_i$.
+
+    Both have the same queries, keys and values; for the rule, queries and keys of length 1.
+    """
+
+    rate: eqx.nn.Linear
+
+    def __init__(self, size: int, qk_size: int, *, key: Array):
+        super().__init__(size, qk_size, prior=ak.Causal(), order=0, key=key)
+        self.rate = eqx.nn.Linear(size, 1, use_bias=False, key=jax.random.fold_in(key, 1))
+
+    def __call__(self, x: Float[Array, "rows size"]) -> Float[Array, "rows size"]:
+        at_queries = []
+
+        def leave(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+            q, k, v = self.convolve(q, k, v)
+            unit = jnp.stack([k[:, 0], q[:, 0]])
+            unit = unit * jax.lax.rsqrt(jnp.sum(unit**2, axis=-1, keepdims=True) + 1e-6)
+            options = {"estimator": DELTA(), "rate": jax.nn.sigmoid(jax.vmap(self.rate)(x)).T}
+            fitted, _ = ak.recurrent.regress(unit, unit[0], v[:, 0], **options)
+            at_queries.append(fitted[1])
+            return q, k, v - fitted[0][:, None]
+
+        out = self.attention(x, x, x, process_heads=leave)
+        return out + jax.vmap(self.attention.output_proj)(at_queries[0])
 
 
 def recurrent(
@@ -82,6 +110,7 @@ LAYERS: dict[str, Callable[..., Any]] = {
     "delta": functools.partial(recurrent, DELTA, 1.0, None),
     "gated delta": functools.partial(recurrent, DELTA, 1.0, "row"),
     "Mesa": functools.partial(recurrent, MESA, 1.0, "row"),
+    "of residuals": OfResiduals,
 }
 LayerName: Any = Literal[tuple(LAYERS)]
 
@@ -229,6 +258,8 @@ COMPARED = (
     ("Mesa", "gated delta"),
     ("softmax", "Mesa"),
     ("order 1", "softmax"),
+    ("of residuals", "softmax"),
+    ("of residuals", "delta"),
 )
 
 
@@ -245,7 +276,7 @@ def paired_differences(rows: list[dict[str, Any]], pairs: list[int]) -> Iterator
 def draw_accuracies(run: Run, rows: list[dict[str, Any]], study: AssociativeRecall) -> None:
     """Accuracy against the number of pairs: attention left, recurrent layers right."""
     figure, axes = subplots(1, 2, sharey=True, figsize=(8.4, 3.4))
-    is_attention = {"softmax", "window", "order 1"}
+    is_attention = {"softmax", "window", "order 1", "of residuals"}
     titles = (
         "attention: all rows are kept",
         f"recurrent: a state of {study.qk_size} × {study.size}",

@@ -108,6 +108,17 @@ LAYERS: dict[str, Layer] = {
 }
 
 
+def with_residuals(recurrence: Layer) -> Layer:
+    r"""Softmax of what a recurrence leaves: $\sum_j a_{tj} (v_j - W_j k_j) + W_t q_t$."""
+
+    def predict(scalars: dict[str, Array], q: Array, k: Array, v: Array) -> Array:
+        *at_queries, at_keys = recurrence.predict(scalars, jnp.concatenate([q, k[None]]), k, v)
+        softmax = LAYERS["softmax"].predict(scalars, q, k, v - at_keys)
+        return jnp.stack(at_queries) + softmax
+
+    return Layer(predict, LENGTHSCALE | recurrence.scalars)
+
+
 def _late(rows: Float[Array, "rows *rest"]) -> Float[Array, "late *rest"]:
     """Returns the second half of the rows."""
     return rows[rows.shape[0] // 2 :]

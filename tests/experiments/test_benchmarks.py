@@ -119,23 +119,6 @@ def test_sweep_agrees_with_runs_in_processes_of_their_own(run_study):
     assert "extrapolated" in run.output
 
 
-@pytest.mark.slow
-def test_bench_gpu_reports_missing_devices_and_checks_the_rest(run_study):
-    jobs = "jobs=[{score: Gaussian, dim: 3}, {score: attention, dim: 8, dim_v: 5}]"
-    run = run_study("bench_gpu", "n=[128]", "matrix=64", "repeats=1", jobs)
-    said = "no Fused, bfloat16 (Fused cannot evaluate this: it runs on NVIDIA's GPUs"
-    assert said in run.output
-    rows = run.summary["table"]
-    assert len(rows) == 2 * 2  # jobs, phases
-    for row in rows:
-        assert len(row["error"]) == 4  # contenders of any device
-        for contender, error in row["error"].items():
-            assert error < (0.05 if "bfloat16" in contender else 2e-5)
-        is_gaussian = "Gaussian" in row["job"]
-        pairs, forward, backward = (128**2, 8, 30) if is_gaussian else (128 * 129 / 2, 26, 94)
-        assert row["operations"] == pairs * (forward if row["phase"] == "forward" else backward)
-
-
 RECURRENT = ("length=[16]", "heads=2", "dim=4", "repeats=1")
 
 

@@ -102,7 +102,7 @@ WRONG_FIELDS = [  # a shipped config, a field whose value does not suit the stud
     ("retrieval_rule", "prior=[1.0, 2.0]", "priors.*2 and 5"),
     ("associative_recall", "key_tokens=4", "expected at most as many pairs as keys"),
     ("bench_latency", "calls=[fit, fits]", r"calls\.1: expected one of import, fit"),
-    ("million", "precision=float32", "did you mean .float64"),
+    ("bench_growth", "precision=float32", "did you mean .float64"),
 ]
 
 

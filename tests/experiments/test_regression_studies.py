@@ -12,7 +12,7 @@ from least_squares import left_out
 from marks import needs_finufft
 
 import attnkernel as ak
-from experiments.benchmarks import million, selection
+from experiments.benchmarks import growth, selection
 from experiments.benchmarks.driver import SelfTimed
 from experiments.benchmarks.r_scripts import kernsmooth
 from experiments.benchmarks.regressors import Fitted
@@ -220,32 +220,41 @@ def test_optimum_equals_that_of_statsmodels_and_is_inside_the_bounds(run_study, 
     assert ours["not finite"] == ours["not positive"] == ours["outside"] == 0
 
 
-MILLION = ("fits=[{n: 300, dim: 1}]", "curve=5", "sizes=[200]", "dims=[1]", "repeats=1")
+GROWTH = ("rows=[100, 200]", "dims=[1]", "tokens=[37, 64]", "repeats=1")
 
 
 @pytest.mark.slow
 @needs_finufft
-def test_fit_equals_that_of_the_dense_criterion(x64, run_study, monkeypatch):
+def test_growth_is_that_of_fits_of_the_dense_criterion(x64, run_study, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(million, "keops", lambda *arguments: lambda: SelfTimed(0.01, None))
-    run = run_study("million", *MILLION)
-    summary = run.summary
-    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(2024), n=300)
-    start = 1.06 * jnp.std(data.x) * 300**-0.2
+    monkeypatch.setattr(growth, "keops", lambda *arguments: lambda: SelfTimed(0.01, None))
+    here = lambda function, *arguments: function(*arguments)  # noqa: E731  a process is slow
+    monkeypatch.setattr(growth, "in_fresh_process", here)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    run = run_study("bench_growth", *GROWTH)
+    table = run.summary["table"]
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(2024), n=200)
+    start = 1.06 * jnp.std(data.x) * 200**-0.2
     kernels = (ak.Gaussian(start * factor) for factor in (1.0, 0.05, 3.0))
     model, low, high = (ak.KernelRegression(one, method=ak.methods.Dense()) for one in kernels)
     dense = ak.fit(model, data.x, data.y, objective=ak.LeaveOneOut(), bounds=(low, high), starts=1)
-    (fit,), (row,) = summary["fits"], summary["table"]
-    np.testing.assert_allclose(fit["lengthscale"], dense.model.kernel.lengthscale, rtol=1e-5)
-    np.testing.assert_allclose(fit["criterion"], dense.loss, rtol=1e-6)
-    assert fit["off_by"] < 1e-4
-    assert row["median"].keys() == {"Fourier", "Blockwise", "Dense", "Sorted", million.KEOPS}
-    assert row["deviation"].keys() == {"Fourier", "Blockwise", "Dense"}
-    assert max(row["deviation"].values()) < 1e-5
-    assert row["median"][million.KEOPS] == 0.01
-    assert fit["unavailable"] == {million.R: "Rscript: not installed"}
-    assert summary["targets"][0]["reached"] is None
-    assert f"no {million.R} (Rscript: not installed)" in run.output
+    np.testing.assert_allclose(table[1]["lengthscale"], dense.model.kernel.lengthscale, rtol=1e-5)
+    assert table[1]["off_by"] < 1e-4
+    ours = {"full", "causal", "window", "linear", "delta rule"}
+    for row, names in zip(table, (*[{"fit", "prediction"}] * 2, ours, ours), strict=True):
+        assert row["memory"].keys() <= names  # outside Linux, memory is unknown
+        assert row["median"].keys() - {growth.KEOPS} == names
+    assert table[0]["median"][growth.KEOPS] == 0.01
+    assert table[0]["unavailable"] == {growth.R: "Rscript: not installed"}
+    pairs, others = run.summary["targets"]
+    assert pairs["values"].keys() == {"attention, full", "attention, causal"}
+    assert len(others["values"]) == 5
+
+
+def test_exponent_is_that_of_the_last_decade():
+    sizes = np.array([10, 100, 1000, 10_000])
+    values = np.where(sizes < 1000, 1.0, sizes**1.5)
+    np.testing.assert_allclose(growth.exponent(sizes, values), 1.5)
 
 
 @pytest.mark.needs_r("KernSmooth")
