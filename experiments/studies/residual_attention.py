@@ -37,7 +37,8 @@ from .sequence_estimators import LAYERS, errors_of_layer, with_residuals
 from .study import Study
 from .training import sizes, train
 
-RECURRENCES = ("decay", "delta", "gated delta", "Mesa, forgetting")
+FITTING = "Mesa, forgetting"  # it fits linear functions
+RECURRENCES = ("decay", "delta", "gated delta", FITTING)
 PARENTS = ("softmax", *RECURRENCES, "order 1")
 OF_RESIDUALS = {f"softmax of {name}'s residuals": name for name in RECURRENCES}
 COMPARED = {name: LAYERS[name] for name in PARENTS} | {
@@ -85,7 +86,7 @@ class Probed(eqx.Module):
         centred = k[None] - (weights @ k)[:, None]
         products = jnp.einsum("ij,ijd,jo->ido", weights, centred, v)
         spread = jnp.einsum("ij,ijd,ije->ide", weights, centred, centred)
-        spread = spread + jnp.exp(self.log_ridge) * jnp.eye(k.shape[1])
+        spread = spread + jnp.exp(self.log_ridge) * jnp.eye(k.shape[1])[None]
         exact = jnp.linalg.solve(spread, (weights @ k - q)[..., None])[..., 0]
         learned = q @ self.projection.T
         probe = {PLAIN: jnp.zeros_like(q), LEARNED: learned}.get(self.kind, exact)
@@ -118,7 +119,7 @@ class ResidualAttention(Study):
             points = points / jnp.linalg.norm(points, axis=1, keepdims=True)
         if keys == KEYS[1]:  # standard deviations from a quarter to two
             scales = jnp.exp(jax.random.uniform(parts[4], (self.dim,), minval=-1.4, maxval=0.7))
-            points = points * scales
+            points = points * scales[None]
         truth = jnp.einsum("nd,nde->ne", points, maps[jnp.argmax(points @ anchors.T, axis=1)])
         v = truth[:rows] + self.noise * jax.random.normal(parts[3], (rows, self.dim))
         return Rows(points[:rows], v, points[rows:], truth[rows:])
@@ -145,16 +146,16 @@ class ResidualAttention(Study):
         }
         seconds = medians(interleaved(calls, self.repeats).seconds)
         probes = [
-            {"keys": keys, **self.compare_probes(monitor, keys, of_training, of_tests)}
-            for keys in KEYS
+            {"name": f"{_words(pieces)}, keys {keys}", "keys": keys}
+            | self.compare_probes(monitor, pieces, keys, of_training, of_tests)
+            for pieces, keys in itertools.product(sorted(set(self.pieces)), KEYS)
         ]
         return {"layers": layers, "seconds": seconds, "probes": probes}
 
     def compare_probes(
-        self, monitor: Monitor, keys: str, of_training: Array, of_tests: Array
+        self, monitor: Monitor, pieces: int, keys: str, of_training: Array, of_tests: Array
     ) -> dict[str, Any]:
         """Errors of models that were trained over sequences, and how near both probes are."""
-        pieces = max(self.pieces)
 
         def loss(model: Probed, key: Array) -> Array:
             k, v, q, truth = self.draw(key, pieces, self.context, keys)
@@ -162,7 +163,11 @@ class ResidualAttention(Study):
 
         models = {}
         for kind in PROBES:
-            given = {"key": of_training, "name": f"{kind}, keys {keys}", **sizes(self)}
+            given = {
+                "key": of_training,
+                "name": f"{kind}, {_words(pieces)}, keys {keys}",
+                **sizes(self),
+            }
             models[kind], _ = train(monitor, Probed(kind, self.dim), loss, **given)
         models[TURNED] = eqx.tree_at(
             lambda m: m.projection, models[LEARNED], replace_fn=jnp.negative
@@ -202,8 +207,8 @@ class ResidualAttention(Study):
             of = found["errors"]
             over = {name: mean_of(of[name] - of[PLAIN]) for name in of}
             means = {name: float(values.mean()) for name, values in of.items()}
-            row = {"name": f"keys {found['keys']}", "errors": means, "over order 0": over}
-            row["above exact"] = mean_of(of[LEARNED] - of[CHOSEN])
+            row = {"name": found["name"], "keys": found["keys"], "errors": means}
+            row |= {"over order 0": over, "above exact": mean_of(of[LEARNED] - of[CHOSEN])}
             probes.append(row | {"cosine": mean_of(found["cosine"])})
         columns = [{"probe": name} | {row["name"]: row["errors"][name] for row in probes}
                    for name in probes[0]["errors"]]  # fmt: skip
@@ -224,45 +229,47 @@ class ResidualAttention(Study):
             gain[words] = mean_of(of[words] / parent.mean() - parent / parent.mean())
         means = {name: float(values.mean()) for name, values in of.items()}
         widths = {name: float(half_width(values)) for name, values in of.items()}
-        row = {"name": f"{pieces} pieces", "pieces": pieces, "errors": means, "widths": widths}
+        row = {"name": _words(pieces), "pieces": pieces, "errors": means, "widths": widths}
         return row | {"over_parents": gain}
+
+
+def _words(pieces: int) -> str:
+    return f"{pieces} piece{'s' * (pieces > 1)}"
 
 
 def ledger_rows(
     rows: list[dict[str, Any]], probes: list[dict[str, Any]], sequences: int
 ) -> Iterator[Claim]:
     """What can be said of the question of one paper, and of the probe of the other."""
+
+    def claim(words: str, source: str, one: dict[str, float], number: int, *control: Any) -> Claim:
+        """The claim that a difference is below 0, and that of the control is not."""
+        ends = one["mean"] - one["half_width"], one["mean"] + one["half_width"]
+        held = verdict(ends[1] < 0, control[1] > -0.02)
+        return Claim(words, source, None, one["mean"], *ends, number, *control, held)
+
     linear, *curved = rows
-    for words in OF_RESIDUALS:
-        nothing = linear["over_parents"][words]["mean"]
-        for row in curved:
-            one = row["over_parents"][words]
-            ends = one["mean"] - one["half_width"], one["mean"] + one["half_width"]
-            claim = f"{words}: error above the better parent, in shares of it, {row['name']}"
-            control = f"{linear['name']}: no gain", nothing
-            held = verdict(ends[1] < 0, nothing > -0.02)
-            yield Claim(claim, "asked in arXiv 2510.01450", None, one["mean"], *ends, sequences,
-                        *control, held)  # fmt: skip
+    nothing = linear["over_parents"][f"softmax of {FITTING}'s residuals"]["mean"]
+    control = f"residuals of {FITTING} at {linear['name']}, which it fits, gain nothing", nothing
+    for words, row in itertools.product(OF_RESIDUALS, curved):
+        asked = f"{row['name']}: {words}, error above that of the better parent in shares of it"
+        one = row["over_parents"][words]
+        yield claim(asked, "asked in arXiv 2510.01450", one, sequences, *control)
     for row in probes:
         one, turned = (row["over order 0"][name] for name in (LEARNED, TURNED))
-        ends = one["mean"] - one["half_width"], one["mean"] + one["half_width"]
-        claim = f"a learned probe lowers the squared error of softmax, {row['name']}"
-        control = "its sign turned, it raises it", turned["mean"]
-        held = verdict(ends[1] < 0, turned["mean"] > 0)
-        yield Claim(claim, "arXiv 2605.29157", None, one["mean"], *ends, 5 * sequences,
-                    *control, held)  # fmt: skip
+        words = f"{row['name']}: a learned probe lowers the squared error of order 0"
+        control = "its sign turned, it does not", turned["mean"]
+        yield claim(words, "arXiv 2605.29157", one, 5 * sequences, *control)
 
 
 def claims() -> Claims:
     """What was predicted before the first run."""
     has_pieces = lambda row: row.get("pieces", 1) > 1  # noqa: E731
-    is_probe = lambda row: "cosine" in row  # noqa: E731
+    is_probe = lambda row, *keys: row.get("keys") in (keys or KEYS)  # noqa: E731
     return {
         "one piece: of a recurrence that fits it (Mesa), residuals have nothing to give": (
             lambda row: row.get("pieces") == 1,
-            lambda row: (
-                row["over_parents"]["softmax of Mesa, forgetting's residuals"]["mean"] > -0.02
-            ),
+            lambda row: row["over_parents"][f"softmax of {FITTING}'s residuals"]["mean"] > -0.02,
         ),
         "several pieces: softmax of residuals has less error than both parents": (
             has_pieces,
@@ -281,11 +288,11 @@ def claims() -> Claims:
             ),
         ),
         "keys alike: the learned probe points where the exact one does, cosine above 0.9": (
-            lambda row: row["name"] == f"keys {KEYS[0]}",
+            lambda row: is_probe(row, KEYS[0]),
             lambda row: row["cosine"]["mean"] > 0.9,
         ),
         "keys of their own spread: it does not, and the exact one has less error": (
-            lambda row: row["name"] == f"keys {KEYS[1]}",
+            lambda row: is_probe(row, KEYS[1]),
             lambda row: row["cosine"]["mean"] < 0.9 and row["above exact"]["mean"] > 0,
         ),
     }
@@ -302,7 +309,7 @@ def draw_errors(run: Run, rows: list[dict[str, Any]]) -> None:
     last = rows[-1]
     gain = min(one["mean"] for one in last["over_parents"].values())
     ax.set(xscale="log", xlabel="squared error")
-    word = f"{-gain:.0%} less" if gain < 0 else "no less"
-    ax.set_title(f"{last['name']}: softmax of residuals has {word} error than the better parent")
+    words = f"{last['name']}: softmax of residuals, against the better parent: {gain:+.0%}"
+    ax.set_title(words, loc="right")
     ax.legend()
     run.figure("residual_attention", figure)

@@ -8,10 +8,15 @@ second, the sending hides behind the sums from
 $$ \frac nP \;\ge\; \frac{2 d b / W}{\max(4 d / F,\; 1 / E)} $$
 
 rows on each device. Gradients ask for less: 10 d operations a pair, 4 d numbers a row.
+
+The cores that a call keeps busy on this machine are its CPU seconds over its seconds.
 """
 
 import functools
 import itertools
+import os
+import time
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -24,7 +29,7 @@ from pydantic import Field
 import attnkernel as ak
 
 from ..benchmarks.driver import MIB, deviation, in_fresh_process
-from ..config import NonEmpty
+from ..config import NonEmpty, Positive
 from ..reports import subplots, ticks_at
 from ..runs import NO_MONITOR, Monitor, Run, reserve_threads
 from .study import Study
@@ -56,7 +61,9 @@ _ACCELERATORS = [
 
 
 class Scaling(Study):
-    """`ak.methods.Sharded`: memory of each device, agreement with one, and communication."""
+    """`ak.methods.Sharded`: memory of each device, agreement with one, and communication; and the
+    cores that calls without it keep busy.
+    """
 
     study: Literal["scaling"]
     devices: NonEmpty[Count] = [1, 2, 4, 8]
@@ -68,13 +75,19 @@ class Scaling(Study):
         le=2**13,
         description="rows of the sum that is compared with the dense one",
     )
+    busy_rows: int = Field(default=4096, ge=16, le=2**20, description="rows of calls by all cores")
+    busy_seconds: Positive = Field(default=1.0, description="for which each of them is repeated")
     is_benchmark: ClassVar[bool] = True
 
-    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> list[dict[str, Any]]:
+    def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> tuple[Any, Any]:
         counts = sorted(set(self.devices))
-        return in_fresh_process(measure, counts, self.n, self.dim, self.checked, self.seed)
+        busy = in_fresh_process(busy_cores, self.busy_rows, self.busy_seconds, self.seed)
+        return busy, in_fresh_process(measure, counts, self.n, self.dim, self.checked, self.seed)
 
-    def report(self, results: list[dict[str, Any]], run: Run) -> None:
+    def report(self, results: tuple[Any, Any], run: Run) -> None:
+        busy, results = results
+        cores = os.cpu_count()
+        run.table_of(f"Cores that a call keeps busy, of {cores}", busy)
         if left := sorted(set(self.devices) - {row["devices"] for row in results}):
             run.note([f"{', '.join(map(str, left))} devices: not available on this machine"])
         run.table_of(
@@ -93,6 +106,7 @@ class Scaling(Study):
         worst = max(max(row["value_error"], row["gradient_error"]) for row in results)
         hidden = {"dims": dims, **least}
         found = {"table": results, "rows_from_which_sending_hides": hidden, "worst_error": worst}
+        found |= {"busy": busy, "cores": cores}
         run.summary(found)
 
     def _draw_memory_and_rows(self, run: Run, rows: list[dict[str, Any]]) -> None:
@@ -157,6 +171,42 @@ def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> lis
             (_, out), gradients = value_and_gradients(method, data)
         found["value_error"] = deviation(out, dense[0][1])
         rows.append(found | {"gradient_error": deviation(gradients, dense[1])})
+    return rows
+
+
+def busy_cores(n: int, least_seconds: float, seed: int) -> list[dict[str, Any]]:
+    """Of each kind of call on n rows, the cores that it keeps busy: CPU seconds over seconds."""
+    q, k, v = jax.random.normal(jax.random.PRNGKey(seed), (3, 8, n, 64))
+    dot = functools.partial(ak.attend, kernel=ak.DotProduct())
+    causal = functools.partial(dot, prior=ak.Causal())
+    total = lambda *of: jnp.sum(causal(*of))  # noqa: E731
+    delta = {"estimator": ak.recurrent.DeltaRule(), "rate": 0.01}
+    data = ak.data.heteroskedastic(key=jax.random.PRNGKey(seed), n=n)
+    model = ak.KernelRegression(ak.kernels.Cauchy(1.0), order=1)  # all pairs: no transform
+    fit = functools.partial(ak.fit, model, data.x, data.y)
+    fitted = fit(objective=ak.LeaveOneOut(), starts=1)
+    calls: dict[str, Callable[[], Any]] = {
+        "attention, 1 head": functools.partial(jax.jit(dot), q[0], k[0], v[0]),
+        "attention, 8 heads": functools.partial(jax.jit(dot), q, k, v),
+        "the same, causal": functools.partial(jax.jit(causal), q, k, v),
+        "the same, with gradients": functools.partial(jax.jit(jax.grad(total, (0, 1, 2))), q, k, v),
+        "the last row alone": functools.partial(jax.jit(dot), q[:, -1:], k, v),
+        "delta rule, 8 heads": lambda: ak.recurrent.regress(q, k, v, **delta)[0],
+        "fit, 1 start": lambda: fit(objective=ak.LeaveOneOut(), starts=1).loss,
+        "fit, 10 starts": lambda: fit(objective=ak.LeaveOneOut(), starts=10).loss,
+        "fit, 5 folds, 1 start": lambda: fit(objective=ak.objectives.KFold(5), starts=1).loss,
+        "band": lambda: ak.bands(fitted, data.x[:201]).upper,
+    }
+    rows = []
+    for name, call in calls.items():
+        jax.block_until_ready(call())
+        cpu, seconds, count = time.process_time(), time.perf_counter(), 0
+        while count < 2 or time.perf_counter() - seconds < least_seconds:
+            jax.block_until_ready(call())
+            count += 1
+        spent = time.perf_counter() - seconds
+        busy = (time.process_time() - cpu) / spent
+        rows.append({"call": name, "seconds": spent / count, "busy_cores": busy})
     return rows
 
 

@@ -2,16 +2,23 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
 from small_configs import (
     SMALL_IN_CONTEXT_KERNEL,
     SMALL_LOCAL_POLYNOMIALS,
+    SMALL_RESIDUAL_ATTENTION,
     SMALL_STATE_PRECISION,
 )
 
-from experiments.studies import in_context_kernel, local_polynomials, state_precision
+from experiments.studies import (
+    in_context_kernel,
+    local_polynomials,
+    residual_attention,
+    state_precision,
+)
 
 
 def fit_at(point, x, y, h, order):
@@ -106,3 +113,31 @@ def test_states_and_updated_inverses_are_ridge_regressions(x64, run_study):
     rows = run_study("state_precision", *SMALL_STATE_PRECISION).summary["rows"]
     assert len(rows) == 3 * 2 * 3
     assert max(row["total"] / state_precision.EPS[row["dtype"]] for row in rows) < 30
+
+
+@pytest.mark.slow
+def test_softmax_of_residuals_and_probes_are_those_of_loops(x64, run_study):
+    rng = np.random.default_rng(2)
+    q, k, v = rng.normal(size=(2, 9, 3)), rng.normal(size=(9, 3)), rng.normal(size=(9, 2))
+    layer = residual_attention.COMPARED["softmax of delta's residuals"]
+    found = layer.predict({"lengthscale": np.array(0.7), "rate": np.array(0.2)}, q, k, v)
+    state, states, residuals = np.zeros((3, 2)), [], []
+    for key, value in zip(k, v, strict=True):
+        state = state + 0.2 * np.outer(key, value - key @ state)
+        states.append(state)
+        residuals.append(value - key @ state)
+    for batch, row in itertools.product(range(2), range(9)):
+        seen = slice(row + 1)
+        scores = -((q[batch, row] - k[seen]) ** 2).sum(axis=1) / 2 / 0.7**2
+        weights = np.exp(scores - scores.max())
+        mean = weights / weights.sum() @ np.array(residuals)[seen]
+        expected = mean + q[batch, row] @ states[row]
+        np.testing.assert_allclose(found[batch, row], expected, rtol=1e-8)
+    exact = residual_attention.Probed(residual_attention.EXACT, 3)
+    exact = eqx.tree_at(lambda model: model.log_ridge, exact, np.log(1e-12))
+    design = np.hstack([np.ones((9, 1)), k - q[0, 0]])
+    root = np.exp(-((k - q[0, 0]) ** 2).sum(axis=1) / 4)[:, None]  # lengthscale 1
+    line = np.linalg.lstsq(design * root, v * root, rcond=None)[0]
+    np.testing.assert_allclose(exact(q[0], k, v)[0], line[0], rtol=1e-6)
+    run = run_study("residual_attention", *SMALL_RESIDUAL_ATTENTION)
+    assert len(run.summary["claims"]) == 4 + 2 * 2

@@ -187,11 +187,13 @@ def test_default_mesh_is_all_devices():
 def test_scaling_study(tmp_path):
     (tmp_path / "scaling.yaml").write_text(
         "study: scaling\ndevices: [1, 3]\nn: 1024\ndim: 5\nchecked: 37\n"
+        "busy_rows: 64\nbusy_seconds: 0.01\n"
     )
     out = tmp_path / "out"
     assert main(["run", str(tmp_path / "scaling.yaml"), "--out", str(out), "--quiet"]) == 0
     summary = json.loads((out / "summary.json").read_text())
     assert summary["worst_error"] < 1e-12
+    assert all(row["busy_cores"] > 0 for row in summary["busy"])
     ring = [row for row in summary["table"] if row["layout"] == "ring"]
     assert [row["devices"] for row in ring] == [1, 3]
     for part in ("value_mib", "gradient_mib"):  # memory per device falls with devices
