@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import inverse_or_zero
 from .._core.rows import Rows, cut_rows
@@ -163,7 +163,8 @@ def bands(
             )
     if derivative is not None:
         derivative = as_derivative(derivative, fit.model, fit.x.shape[1], corrected)
-    parts = (fit.model, nominal, noise, clusters, (corrected, derivative, component), simulation)
+    column = None if component is None else jax.device_put(np.asarray(component))
+    parts = (fit.model, nominal, noise, clusters, (corrected, derivative, column), simulation)
     found = cut_rows(jit_if_pure(compute, parts, *arrays), len(at))
     curves, count, reliable, support = found
     warn_of_extrapolation(fit.model.description, support, at.dtype)
@@ -177,7 +178,7 @@ def compute_linear_bands(
     level: Float[Array, ""],
     noise: str | None,
     clusters: Clusters | None,
-    estimated: tuple[bool, tuple[int, ...] | None, int | None],
+    estimated: tuple[bool, tuple[int, ...] | None, Int[Array, ""] | None],
     simulation: tuple[int, PRNGKeyArray | None],
     at: Float[Array, "m dim"],
     rows: Rows,
@@ -197,7 +198,7 @@ def bands_from_variance(
     squared_residuals: Float[Array, "n out"],
     level: Float[Array, ""],
     clusters: Clusters | None,
-    estimated: tuple[bool, tuple[int, ...] | None, int | None],
+    estimated: tuple[bool, tuple[int, ...] | None, Int[Array, ""] | None],
     simulation: tuple[int, PRNGKeyArray | None],
     at: Float[Array, "m dim"],
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:

@@ -152,23 +152,23 @@ class AdditiveRegression(DenseSmoother):
 
     def support_at(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
         """Whether a row is in reach along each column; as `column_support` of all curves."""
-        found = [self.column_support(j, q, rows, prior) for j in range(len(self.kernels))]
-        return DataSupport(*(functools.reduce(operator.or_, of) for of in zip(*found, strict=True)))
+        return jax.tree.map(lambda of: jnp.any(of, axis=0), self.column_support(q, rows, prior))
 
-    def column_support(
-        self, column: int, q: NewInputs, rows: Rows, prior: Prior | None = None
-    ) -> DataSupport:
-        """Whether a row is in reach of each query along a column: `empty` where none is.
+    def column_support(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
+        """Whether a row is in reach of each query along each column, shape (dim, m): `empty` where
+        none is.
 
         `deficient` and `extrapolates` are False, also where a line is reduced to a mean.
         """
-        own, k = slice(column, column + 1), rows.x
-        mean = KernelRegression(self.kernels[column])
-        return support_of(
-            mean.polynomials(q[:, own], k[:, own], k[:, :0], with_weights(prior, rows))
-        )
+        prior = with_weights(prior, rows)
 
-    def component(self, column: int) -> "AdditiveComponent":
+        def column(kernel: Kernel, _: bool, q: Array, k: Array) -> DataSupport:
+            mean, k = KernelRegression(kernel), k[:, None]
+            return support_of(mean.polynomials(q[:, None], k, k[:, :0], prior))
+
+        return over_columns(column, self.kernels, self._have_lines(), q.T, rows.x.T)
+
+    def component(self, column: int | Int[Array, ""]) -> "AdditiveComponent":
         r"""The curve $\hat m_j$ of a column."""
         return AdditiveComponent(self, column)
 
@@ -231,7 +231,7 @@ class AdditiveComponent(eqx.Module):
     """
 
     model: AdditiveRegression
-    column: int = eqx.field(static=True)
+    column: int | Int[Array, ""]  # an array, so that one program serves all columns
 
     def __call__(
         self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
@@ -243,9 +243,10 @@ class AdditiveComponent(eqx.Module):
         """The curve, its variances and its support."""
         q = self.model.queries_at(x_new, rows)
         self.model.check_inputs(q, rows.x)
-        weights = self.model.component_weights(q, rows)[self.column]
+        at_column = operator.itemgetter(self.column)
+        weights = at_column(self.model.component_weights(q, rows))
         out = matmul(weights, rows.y - jnp.mean(rows.y, axis=0, keepdims=True))
-        support = self.model.column_support(self.column, q, rows)
+        support = jax.tree.map(at_column, self.model.column_support(q, rows))
         return WeightsEstimate(self, rows, rows.shaped(out), support, weights)
 
 

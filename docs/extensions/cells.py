@@ -12,9 +12,11 @@ from unittest.mock import patch
 
 # Pages whose programs compute for longer than they compile: they alone are optimised.
 HEAVY = (
+    "choose",  # 75 CPU s, not optimised 112
     "notebooks/200_hold_out",
     "notebooks/600_learned_projections",
     "notebooks/700_million_points",  # it shows seconds
+    "notebooks/800_bands",
     "notebooks/1200_learned_window",
     "notebooks/1300_head_ensemble",
 )

@@ -102,7 +102,7 @@ def noise_variance(hat, y, weights):
 
 
 @pytest.mark.parametrize("component", ["b", slow(None)])
-def test_bands_of_an_additive_fit_and_of_its_curves(x64, component):
+def test_bands_of_an_additive_fit_and_of_its_curves(x64, component, programs):
     x, y, weights = sample()
     share = weights / weights.sum()
     fit = known_fit(additive(), x, y, weights, ak.AICc).named(("a", "b", "c"), "wage")
@@ -115,6 +115,10 @@ def test_bands_of_an_additive_fit_and_of_its_curves(x64, component):
     np.testing.assert_allclose(band.standard_error, error, rtol=1e-8)
     if component:
         assert band.description == "95 % pointwise, curve of b"
+        programs.clear()
+        other = ak.bands(fit, AT, component=0, corrected=False, noise="constant")
+        assert programs == []  # one serves all columns
+        np.testing.assert_allclose(other.centre, at_new[0] @ y, rtol=1e-9)
         by_number = ak.bands(fit, AT, component=1, corrected=False, noise="constant")
         np.testing.assert_array_equal(by_number.standard_error, band.standard_error)
         report = str(ak.summarise(fit))
