@@ -87,8 +87,7 @@ class BenchGrowth(Benchmark):
         def check(results: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
             known = {}
             if (fit := results.get(FIT)) is not None:
-                off_by = newton_step(fit)
-                known = {"lengthscale": float(fit.model.kernel.lengthscale), "off_by": off_by}
+                known = {"lengthscale": float(fit.model.kernel.lengthscale)}
             memory = {}
             for name in set(OURS) & {*results}:
                 if row["median"][name] <= self.max_seconds:
@@ -220,15 +219,3 @@ def fit_gaussian(x: Array, y: Array, objective: Any, **options: Any) -> ak.Fit:
         for factor in (1.0, *BOUNDS)
     )
     return ak.fit(model, x, y, objective=objective, bounds=(low, high), starts=1)
-
-
-def newton_step(fit: ak.Fit) -> float:
-    """The distance to the minimum of leave-one-out, by one Newton step in log ℓ."""
-
-    def criterion(log_lengthscale: Array, x: Array, y: Array) -> Float[Array, ""]:
-        return ak.LeaveOneOut()(ak.KernelRegression(ak.Gaussian(jnp.exp(log_lengthscale))), x, y)
-
-    gradient = jax.jit(jax.grad(criterion))
-    at, step = jnp.log(fit.model.kernel.lengthscale), float(np.log1p(0.01))
-    low, here, high = (float(gradient(at + moved, fit.x, fit.y)) for moved in (-step, 0.0, step))
-    return abs(here) * 2 * step / (high - low)

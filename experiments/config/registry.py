@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LISTED = """
 additive associative_recall bench_accuracy bench_attention bench_gcv bench_growth
 bench_latency bench_masks bench_modules bench_recurrent bench_regression bench_selection
-bench_sweep bench_training boundary cache context_temperature coverage data derivation
+bench_training boundary cache context_temperature coverage data derivation
 head_ensemble heads heteroskedastic holdout hypothesis_tests in_context in_context_kernel
 induction learned_window leave_one_out lengthscales local_polynomials peers projection regression
 residual_attention retrieval_rule robust scaling seeds sentence state_precision temperature

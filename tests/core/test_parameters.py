@@ -156,30 +156,6 @@ def test_a_fixed_number_of_a_kernel_stays_in_a_fit_in_which_others_move(x64):
     assert float(fit.loss) < unfitted
 
 
-def test_a_fixed_number_of_a_kernel_is_rescaled(x64):
-    kernels = [kernel for kernel, _, _ in fixed_and_trained()]
-    q = np.stack([[0, 2, 1, 1], np.random.default_rng(0).random(4)], axis=1)
-    longer = [ak.kernels.rescaled(kernel, 2.0) for kernel in kernels]
-    counts = [[len(jax.tree.leaves(each)) for each in side] for side in (longer, kernels)]
-    assert counts[0] == counts[1]
-    # lengths twice as long are inputs half as far apart; halved categories are still different.
-    # A period stays
-    chord = ak.Periodic(1.0, ak.fixed(3.0))
-
-    @eqx.filter_jit
-    def scores(longer, factor, q):
-        found = [kernel.pairwise(q, q) for kernel in longer]
-        traced = [ak.kernels.rescaled(kernel, factor).pairwise(q, q) for kernel in kernels]
-        expected = [kernel.pairwise(0.5 * q, 0.5 * q) for kernel in kernels]
-        expected[2] = chord.pairwise(q, q)
-        return found, traced, expected
-
-    found = zip(*scores(longer, jnp.float64(2.0), jnp.asarray(q)), strict=True)
-    for concrete, traced, expected in found:
-        np.testing.assert_allclose(concrete, expected, rtol=1e-12)
-        np.testing.assert_allclose(traced, expected, rtol=1e-12)
-
-
 def test_a_model_of_fixed_numbers_is_not_fitted(x64):
     x, y = np.random.default_rng(0).random((2, 20))
     model = ak.KernelRegression(ak.Gaussian(ak.fixed(0.3)))

@@ -107,18 +107,6 @@ def test_contender_with_other_numbers_fails_the_benchmark(monkeypatch):
     assert "away from attnkernel; expected at most 1e-04" in error
 
 
-@pytest.mark.slow
-@pytest.mark.cli
-def test_sweep_agrees_with_runs_in_processes_of_their_own(run_study):
-    sizes = ("seeds=2", "hold_out=[2, 5]", "n=23", "repeats=1")
-    run = run_study("bench_sweep", *sizes, "training.optimizer=sgd", "training.steps=7")
-    (row,) = run.summary["table"]
-    assert row["members"] == 4
-    assert [len(seconds) for seconds in row["seconds"].values()] == [1, 1]
-    assert row["deviation"] < 1e-9
-    assert "extrapolated" in run.output
-
-
 RECURRENT = ("length=[16]", "heads=2", "dim=4", "repeats=1")
 
 
