@@ -26,7 +26,6 @@ from ..runs import Run
 from . import attention_contenders
 from .benchmark import Benchmark, Results
 from .driver import (
-    MIB,
     Case,
     Contender,
     Unavailable,
@@ -115,21 +114,21 @@ class BenchGrowth(Benchmark):
         looks = looks_of(self.compared)
         for of_quantity, quantity in zip(axes, ("median", "memory"), strict=True):
             for (data, name), (sizes, values) in curves(results.table, quantity).items():
-                values = np.asarray(values) / (1.0 if quantity == "median" else MIB)
-                label = f"{name}: {exponent(sizes, values):.2f}" if len(sizes) > 1 else name
-                look = looks[name] | {"label": label, "linestyle": "-" if name in OURS else ":"}
+                look = looks[name] | {"label": name, "linestyle": "-" if name in OURS else ":"}
+                if quantity == "median" and len(sizes) > 1:
+                    look["label"] = f"{name}: {exponent(sizes, values):.2f}"
                 of_quantity[kinds.index(data)].plot(sizes, values, **look)
         for ax, data in zip(axes[0], kinds, strict=True):
             ax.set_title(f"{data}: exponents of the last decade")
         for ax in axes.flat:
             ax.set(xscale="log", yscale="log")
             low, high = ax.get_ylim()
-            ax.set_ylim(low, high * (high / low))  # room for the legend
+            ax.set_ylim(low, high * (high / low) ** 0.4)  # room for the legend
             ax.legend(loc="upper left", ncols=2, fontsize="small")
         for ax in axes[1]:
             ax.set_xlabel(self.x_label)
         axes[0, 0].set_ylabel("seconds")
-        axes[1, 0].set_ylabel("memory of a call (MiB)")
+        axes[1, 0].set_ylabel("memory of a call (bytes)")
         run.figure("growth", figure)
 
 
@@ -142,7 +141,7 @@ def curves(
         for name, value in row[quantity].items():
             sizes, values = found.setdefault((row["data"], name), ([], []))
             sizes.append(row["n"])
-            values.append(max(value, 1.0) if quantity == "memory" else value)
+            values.append(value)
     return found
 
 
