@@ -127,7 +127,7 @@ def inverse_or_zero(numbers: Float[Array, "..."]) -> Float[Array, "..."]:
 
 def value_text(value: Any) -> str:
     """Returns the value as an error quotes it: `np.int64(1)` as 1, in lists and tuples too; of an
-    array of many numbers, or a frame, the shape."""
+    array or frame of more than 8 numbers, the shape."""
     shape = getattr(value, "shape", ())
     if isinstance(shape, tuple) and math.prod(shape) > 8:
         return f"{type(value).__name__} of shape {shape}"

@@ -205,9 +205,10 @@ def select_method(
 
 
 def method_on_a_line(task: Task) -> Method | None:
-    """The method by which `Auto` sums weights that fall with the distance in one dimension, and
-    powers of them; None where it sums all pairs.
+    """`Sorted` or `Fourier`, if `Auto` would take it in one dimension for the weights and for their
+    squares; else None.
     """
+    # squared weights are those of half the temperature: a method that takes ½ takes 1 too
     if task.dim != 1 or type(task.rule) is not Softmax:
         return None
     method = _select_first_supported(task._replace(rule=Softmax(0.5))).method

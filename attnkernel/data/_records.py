@@ -46,7 +46,8 @@ class Records(Iterator[list[str]]):
 
 
 def _read_lines(path: Path, encoding: str) -> Iterator[str]:
-    """Yields the lines of a regular file; `ValueError` says why it cannot be read."""
+    """Yields the lines of a file, packed or not, and of a workbook or Parquet file as CSV;
+    `ValueError` says why it cannot be read, as for a line of too many characters."""
     try:
         if path.exists() and not path.is_file():  # a device has no end
             kind = "a directory" if path.is_dir() else "no regular file"

@@ -166,7 +166,8 @@ def average_derivative(
 
 
 def _as_row_weights(row_weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
-    """Returns the weights of n rows in an average; `ValueError` unless they are."""
+    """Returns the weights of n rows in an average, which need not sum to 1; `ValueError` unless
+    they are finite, from 0, and not all 0."""
     omega = np.asarray(as_real_array("row_weights", row_weights))
     if omega.shape != (n,) or not np.all(np.isfinite(omega) & (omega >= 0)) or not np.any(omega):
         raise ValueError(

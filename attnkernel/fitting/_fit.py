@@ -185,7 +185,8 @@ def _by_formula(model: Any, formula: str, frame: Any, na: str) -> tuple[Any, Any
 
 
 def as_objective(objective: Any, model: Any) -> Objective:
-    """Returns the objective, for None that of the model; `ValueError` for anything else."""
+    """Returns an objective, also by its name; for None that of the model. `ValueError` for anything
+    else."""
     if objective is None:
         objective = getattr(model, "default_objective", "leave_one_out")
     if isinstance(objective, str):

@@ -111,7 +111,8 @@ def collect_outcome(
 ) -> Outcome:
     """Returns the outcome of all starts from free variables; the best has the least finite loss.
 
-    The arguments may be NumPy arrays: nothing is then compiled.
+    A start that converged on the edge of the box ends as `AT_BOUND`; `edges` of the outcome says
+    which. The arguments may be NumPy arrays: nothing is then compiled.
     """
     box, xp = problem.box, namespace_of(loss)
     edges = None if box is None else box.edges(box.inside(end))

@@ -82,7 +82,8 @@ _advance_small = eqx.filter_jit(
 def _scan_steps(
     state: Bfgs, problem: Problem, tolerance: float, record: Record | None, steps: int
 ) -> tuple[Bfgs, History]:
-    """Takes this number of steps in one search; returns its state and the loss after each step."""
+    """Evaluates this number of trials in one search, none once it has stopped; returns its state,
+    and after each the loss and what `record` returns."""
     dtype = jax.eval_shape(problem.loss, state.z).dtype
 
     def recorded(state: Bfgs) -> History:

@@ -53,13 +53,16 @@ def kernel_expression(kernel: Kernel, names: Sequence[Any]) -> str:
 
 
 def natural_parameters(kernel: Kernel, names: Sequence[str]) -> dict[str, float]:
-    """Each number of a kernel by its name: `lengthscale of age`.
+    """Each number of a kernel by its name: `lengthscale of age`; of an array of more than 16
+    numbers, such as a projection, only if it has one for each column.
 
-    A name that would come twice starts with that of its kernel: `Periodic lengthscale of age`.
+    A name that would come again starts with that of its kernel: `Periodic lengthscale of age`.
     """
     found: dict[str, float] = {}
     for owner, name, value in _named_numbers(kernel, tuple(names)):
-        found[name if name not in found else f"{owner} {name}"] = value
+        while name in found:
+            name = f"{owner} {name}"
+        found[name] = value
     return found
 
 
@@ -71,7 +74,7 @@ def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str
     """
     if isinstance(kernel, OnColumns):
         names = _names_of_columns(kernel, names)
-    max_listed_numbers = 16  # of one array; larger ones, such as those of projections, are left out
+    max_listed_numbers = 16  # of an array that has not one for each column
     for field, value in _fields(kernel):
         if not isinstance(value, Parameter) and not eqx.is_inexact_array(value):
             continue
@@ -86,7 +89,7 @@ def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str
             places = [f" of {', '.join(names)}"]
         elif numbers.shape == (len(names),):
             places = [f" of {column}" for column in names]
-        if numbers.size <= max_listed_numbers:
+        if numbers.size <= max_listed_numbers or numbers.shape == (len(names),):
             for place, number in zip(places, numbers.flat, strict=True):
                 yield type(kernel).__name__, f"{name}{place}", float(number)
     for inner in _inner_kernels(kernel):

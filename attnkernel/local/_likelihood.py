@@ -145,8 +145,8 @@ class _Problem(NamedTuple):
     ) -> "_Problem":
         """Returns the problem whose penalty is of the size of rounding.
 
-        Where the local mean has no finite link, as that of labels that are all 0, it is the
-        solution: the labels then have no weight.
+        Where the local mean has no finite link, as where all labels are 0, the labels get the
+        weight 0: the penalty alone then decides, for the link of the nearest mean that has one.
         """
         eps, count = float(jnp.finfo(weights.dtype).eps), len(pairs)
         mean = jnp.sum(weights * labels)

@@ -160,9 +160,9 @@ def _fit_polynomials(
         kernel, prior, rule = weights
         named = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
         mean, log_mass = attend(q, k, v, **named, return_log_mass=True)
-        one = jnp.ones_like(log_mass)
-        none = one < 1
-        return LocalFit(mean[..., None, :], one[..., None], log_mass, one, none, none)
+        one, no_flag = jnp.ones_like(log_mass), jnp.zeros_like(log_mass, bool)
+        fit = mean[..., None, :], one[..., None], log_mass
+        return LocalFit(*fit, condition=one, deficient=no_flag, extrapolates=no_flag)
     basis = Basis.of(polynomial, k)
     # every fit reproduces constants: without their mean, values lose fewer digits to rounding
     centre = jax.lax.stop_gradient(jnp.nanmean(v, axis=-2, keepdims=True))
@@ -174,6 +174,7 @@ def _fit_polynomials(
         right = jnp.concatenate([right, unit_vector], axis=-1)
     # units whose squares underflow get a ridge of 0
     scaled = jnp.where(ridge > 0, ridge / units / units, 0.0)
+    # the last column of the solution is that of the unit vector of the constant
     solved, condition, deficient = solve_normal_equations(gram, right, scaled, rounding)
     empty = jnp.isneginf(log_mass)[..., None, None]
     solved = jnp.where(empty, 0.0, solved)

@@ -133,7 +133,7 @@ def _step(
     over = lambda top, below: jnp.where(counts, top / jnp.where(counts, below, 1.0), 0.0)  # noqa: E731
     scaled = jnp.where(weights > 0, weights, 0.0)[:, None] * terms
     inverse = over(1.0, jnp.sum(over(z, x), axis=0, keepdims=True))[0]
-    residuals = z[0] - z[1]  # minus the weighted residuals
+    difference = z[0] - z[1]  # minus the weighted residuals
     gram = jnp.sum((inverse[:, None] * scaled)[:, :, None] * scaled[:, None, :], axis=0)
 
     def solve(force: Float[Array, " rows"]) -> tuple[Array, Array]:
@@ -150,7 +150,7 @@ def _step(
         least = jnp.min(jnp.where(counts & (move < 0), ratio, jnp.inf))
         return jnp.minimum(1.0, share_of_step * least)
 
-    _, dx = solve(residuals)
+    _, dx = solve(difference)
     dz = -z * (1.0 + over(dx, x))
     complementarity = inner(z, x)
     after = inner(z + length(z, dz) * dz, x + length(x, dx) * dx)
@@ -158,7 +158,7 @@ def _step(
     target = complementarity * ratio**3 / (2.0 * jnp.sum(counts))
     # second-order terms of the predictor, and the centre of the corrector
     pull = over(target - dx * dz, x)
-    d_beta, dx = solve(residuals - pull[0] + pull[1])
+    d_beta, dx = solve(difference - pull[0] + pull[1])
     dz = pull - z - over(z * dx, x)
     dual = length(z, dz)
     x, z = x + length(x, dx) * dx, z + dual * dz

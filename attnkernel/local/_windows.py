@@ -140,9 +140,9 @@ class _Search(NamedTuple):
 def maximise(
     expand: Callable[[Float[Array, " terms"]], Expansion], start: Float[Array, " terms"]
 ) -> Maximum:
-    """Returns the maximum, to rounding, in one `while_loop`, with no derivative in reverse mode.
+    """Returns the maximum, in one `while_loop`, with no derivative in reverse mode.
 
-    A step that gains too little is halved.
+    It is that to rounding, or after 100 steps. A step that gains too little is halved.
     """
     eps = float(jnp.finfo(start.dtype).eps)
     zero, none = jnp.zeros((), start.dtype), jnp.zeros_like(start)

@@ -241,11 +241,12 @@ def apply_prior(
 
 @jax.custom_jvp
 def materialise_before_shift(scores: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Returns the scores unchanged, but rounded to their dtype before a shift is subtracted.
+    """Returns the scores, rounded to their dtype before a shift is subtracted; +inf becomes the
+    largest number.
 
     A compiler may fuse the subtraction with the product that a score ends in (an FMA). The highest
     score minus itself is then the rounding error of the score, which exceeds 1 for scores above
-    1/ε.
+    1/ε. A minimum between both keeps them apart.
     """
     largest = jnp.finfo(scores.dtype).max
     return jax.lax.min(scores, jnp.full_like(scores, largest))

@@ -243,10 +243,9 @@ class AdditiveComponent(eqx.Module):
         """The curve, its variances and its support."""
         q = self.model.queries_at(x_new, rows)
         self.model.check_inputs(q, rows.x)
-        at_column = operator.itemgetter(self.column)
-        weights = at_column(self.model.component_weights(q, rows))
+        weights = self.model.component_weights(q, rows)[self.column]
         out = matmul(weights, rows.y - jnp.mean(rows.y, axis=0, keepdims=True))
-        support = jax.tree.map(at_column, self.model.column_support(q, rows))
+        support = jax.tree.map(lambda of: of[self.column], self.model.column_support(q, rows))
         return WeightsEstimate(self, rows, rows.shaped(out), support, weights)
 
 

@@ -73,7 +73,8 @@ class LocalLikelihood(LocalRegression):
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
         r"""The deviance $d(y_i, \hat\mu_i)$ of each row, summed over labels: what a fit averages.
 
-        **Arguments:** `prediction`, `y`: of the same shape, (n,) or (n, out).
+        **Arguments:** `prediction`, `y`: of the same shape, (n,) or (n, out). The deviance of an
+        infinite prediction is NaN.
         """
         labels = as_real_array("y", y)
         mean = require_same_shape(prediction, labels)

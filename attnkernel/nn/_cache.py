@@ -288,7 +288,8 @@ class KVCache(Cache):
     def _write(
         self, held: CachedRows, rows: CachedRows, valid: Bool[Array, " rows"], length: Array
     ) -> "KVCache":
-        """Returns the cache with `held` at its places, and the valid ones of `rows` at theirs."""
+        """Returns the cache that holds `held`, with the valid ones of `rows` written over it at
+        their places; `length`: the number of rows of the sequence then."""
         places = jnp.where(valid, self._places(rows.numbers), self.capacity)
         after = jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), held, rows)
         return eqx.tree_at(lambda cache: (cache.rows, cache.length), self, (after, length))

@@ -131,6 +131,8 @@ def test_parameters_of_products_and_of_kernels_of_users_are_natural(x64):
     found = natural_parameters(waves, ["a", "b"])
     assert list(found) == ["width of a, b", "shift of a", "shift of b"]
     np.testing.assert_allclose(list(found.values()), [0.2, 1.0, 2.0], rtol=1e-12)
+    assert len(natural_parameters(ak.Gaussian(np.ones(17)), list("abcdefghijklmnopq"))) == 17
+    assert len(natural_parameters(ak.Gaussian(1.0) * ak.Gaussian(2) * ak.Gaussian(3), ["a"])) == 3
     near = ak.NearestNeighbours(ak.kernels.Tricube(1.0), fraction=0.5)
     assert kernel_expression(near, ["x"]) == "NearestNeighbours(Tricube)"
 
