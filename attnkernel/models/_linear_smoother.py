@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import as_points, as_real_array, precise_matmul
 from .._core.rows import Labels, NewInputs, Predictions, Rows
@@ -194,7 +194,7 @@ class LinearSmoother(Smoother):
         """
         return None
 
-    def component(self, column: int) -> Any:
+    def component(self, column: int | Int[Array, ""]) -> Any:
         """The curve of one column, where the regression is a sum of one curve for each column.
 
         None, the default: the model is no such sum, and `ak.bands` refuses `component=`. Others

@@ -89,7 +89,7 @@ class Probed(eqx.Module):
         spread = spread + jnp.exp(self.log_ridge) * jnp.eye(k.shape[1])[None]
         exact = jnp.linalg.solve(spread, (weights @ k - q)[..., None])[..., 0]
         learned = q @ self.projection.T
-        probe = {PLAIN: jnp.zeros_like(q), LEARNED: learned}.get(self.kind, exact)
+        probe = {PLAIN: jnp.zeros_like(q), LEARNED: learned, EXACT: exact}[self.kind]
         return weights @ v, products, exact, probe
 
 
@@ -126,24 +126,25 @@ class ResidualAttention(Study):
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> dict[str, Any]:
         of_layers, of_training, of_tests = jax.random.split(key, 3)
+        every = lambda one, data: jax.lax.map(lambda of: one(*of), data)  # noqa: E731
+        judges = {name: errors_of_layer(layer) for name, layer in COMPARED.items()}
+        programs = {name: jax.jit(functools.partial(every, one)) for name, one in judges.items()}
 
         def errors(place: tuple[int, str]) -> dict[str, Any]:
             pieces, name = place
             keys = jax.random.split(of_layers, self.sequences)
             data = jax.vmap(lambda key: self.draw(key, pieces, self.rows))(keys)
-            one = errors_of_layer(COMPARED[name])
-            found, _ = jax.jit(lambda *rows: jax.lax.map(lambda of: one(*of), rows))(*data)
+            found, _ = programs[name](data)
             return {"pieces": pieces, "layer": name, "errors": np.asarray(found)}
 
         places = list(itertools.product(self.pieces, COMPARED))
         layers = monitor.collect("layers", places, errors, "{layer}, {pieces} pieces".format_map)
         k, v, q, _ = self.draw(key, 1, self.timed)
-        first = {name: {of: jnp.asarray(values[0]) for of, values in layer.scalars.items()}
-                 for name, layer in COMPARED.items()}  # fmt: skip
-        calls = {
-            name: functools.partial(jax.jit(layer.predict), first[name], jnp.stack([q, q]), k, v)
-            for name, layer in COMPARED.items()
-        }
+        calls = {}
+        for name, layer in COMPARED.items():
+            first = {of: jnp.asarray(values[0]) for of, values in layer.scalars.items()}
+            given = first, jnp.stack([q, q]), k, v
+            calls[name] = functools.partial(jax.jit(layer.predict), *given)
         seconds = medians(interleaved(calls, self.repeats).seconds)
         probes = [
             {"name": f"{_words(pieces)}, keys {keys}", "keys": keys}
@@ -242,7 +243,7 @@ def ledger_rows(
 ) -> Iterator[Claim]:
     """What can be said of the question of one paper, and of the probe of the other."""
 
-    def claim(words: str, source: str, one: dict[str, float], number: int, *control: Any) -> Claim:
+    def claim(words: str, source: str, one: Any, number: int, control: tuple[str, float]) -> Claim:
         """The claim that a difference is below 0, and that of the control is not."""
         ends = one["mean"] - one["half_width"], one["mean"] + one["half_width"]
         held = verdict(ends[1] < 0, control[1] > -0.02)
@@ -254,12 +255,12 @@ def ledger_rows(
     for words, row in itertools.product(OF_RESIDUALS, curved):
         asked = f"{row['name']}: {words}, error above that of the better parent in shares of it"
         one = row["over_parents"][words]
-        yield claim(asked, "asked in arXiv 2510.01450", one, sequences, *control)
+        yield claim(asked, "asked in arXiv 2510.01450", one, sequences, control)
     for row in probes:
         one, turned = (row["over order 0"][name] for name in (LEARNED, TURNED))
         words = f"{row['name']}: a learned probe lowers the squared error of order 0"
         control = "its sign turned, it does not", turned["mean"]
-        yield claim(words, "arXiv 2605.29157", one, 5 * sequences, *control)
+        yield claim(words, "arXiv 2605.29157", one, 5 * sequences, control)
 
 
 def claims() -> Claims:

@@ -85,15 +85,15 @@ class Scaling(Study):
         return busy, in_fresh_process(measure, counts, self.n, self.dim, self.checked, self.seed)
 
     def report(self, results: tuple[Any, Any], run: Run) -> None:
-        busy, results = results
+        busy, rows = results
         cores = os.cpu_count()
         run.table_of(f"Cores that a call keeps busy, of {cores}", busy)
-        if left := sorted(set(self.devices) - {row["devices"] for row in results}):
+        if left := sorted(set(self.devices) - {row["devices"] for row in rows}):
             run.note([f"{', '.join(map(str, left))} devices: not available on this machine"])
         run.table_of(
             f"n = {self.n}, {self.dim} dimensions, float32: MiB of each device; and the largest "
             f"error of {self.checked} rows in float64",
-            results,
+            rows,
         )
         dims = [3, 16, 64, 128]
         least = {on.name: rows_to_hide(on, dims) for on in _ACCELERATORS}
@@ -102,10 +102,10 @@ class Scaling(Study):
             ["", *(f"d = {d}" for d in dims)],
             [[name, *(f"{n:,.0f}" for n in found)] for name, found in least.items()],
         )
-        self._draw_memory_and_rows(run, results)
-        worst = max(max(row["value_error"], row["gradient_error"]) for row in results)
+        self._draw_memory_and_rows(run, rows)
+        worst = max(max(row["value_error"], row["gradient_error"]) for row in rows)
         hidden = {"dims": dims, **least}
-        found = {"table": results, "rows_from_which_sending_hides": hidden, "worst_error": worst}
+        found = {"table": rows, "rows_from_which_sending_hides": hidden, "worst_error": worst}
         found |= {"busy": busy, "cores": cores}
         run.summary(found)
 

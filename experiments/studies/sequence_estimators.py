@@ -116,7 +116,7 @@ def with_residuals(recurrence: Layer) -> Layer:
         softmax = LAYERS["softmax"].predict(scalars, q, k, v - at_keys)
         return jnp.stack(at_queries) + softmax
 
-    return Layer(predict, LENGTHSCALE | recurrence.scalars)
+    return Layer(predict, LENGTHSCALE | dict(recurrence.scalars))
 
 
 def _late(rows: Float[Array, "rows *rest"]) -> Float[Array, "late *rest"]:
