@@ -42,7 +42,7 @@ class Penalised(Objective):
     $$ \hat y = L y, \qquad \hat\sigma^2 = \frac{\mathrm{RSS}}{n}, \qquad
        \nu = \operatorname{tr} L = \sum_i L_{ii} $$
 
-    To add one, subclass it and write `penalty`. The model must be a `LinearSmoother`. With row
+    A subclass writes `penalty`. The model must be a `LinearSmoother`. With row
     weights, RSS/n is the weighted mean square, and n counts the rows with positive weight.
     """
 
