@@ -16,7 +16,6 @@ HEAVY = (
     "notebooks/200_hold_out",
     "notebooks/600_learned_projections",
     "notebooks/700_million_points",  # it shows seconds
-    "notebooks/800_bands",
     "notebooks/1200_learned_window",
     "notebooks/1300_head_ensemble",
 )
