@@ -15,7 +15,7 @@ from paths import CONFIGS
 import attnkernel as ak
 from experiments.__main__ import main
 from experiments.benchmarks import attention_contenders, gcv, modules
-from experiments.benchmarks.masks import EXAMPLES, share_of_blocks
+from experiments.benchmarks.masks import EXAMPLES, share_of_pairs
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 REGRESSION = ("n=[41]", "dim=[1, 3]", "repeats=2")
@@ -120,27 +120,27 @@ def test_each_layer_is_timed_in_chunks_and_by_a_scan(run_study):
         assert 0 < row["deviation"]["scan"] < 1e-5
 
 
-MASKS = ("length=64", "block=8", "heads=2", "dim=4", "repeats=1")
+MASKS = ("length=64", "heads=2", "dim=4", "repeats=1")
 
 
 @pytest.mark.slow
-def test_each_example_is_timed_and_has_a_share_of_blocks(run_study):
+def test_each_example_is_timed_and_has_a_share_of_pairs(run_study):
     examples = ["tiled neighbourhood", "documents", "soft cap", "ALiBi"]
     table = run_study("bench_masks", *MASKS, f"examples={examples}").summary["table"]
     assert [row["example"] for row in table] == examples
     for row in table:
         is_mask = row["example"] not in ("soft cap", "ALiBi")
         assert ("jax.nn" in row["median"]) == is_mask
-        assert (row["blocks"] == 1.0) == (not is_mask)
+        assert (row["pairs"] == 1.0) == (not is_mask)
         if is_mask:
             assert row["deviation"]["jax.nn"] < 1e-4
 
 
-def test_shares_of_blocks():
-    np.testing.assert_allclose(share_of_blocks(EXAMPLES["causal"](64, 1), 64, 8), 36 / 64)
-    window = share_of_blocks(EXAMPLES["sliding window"](64, 1), 64, 8)
-    np.testing.assert_allclose(window, 15 / 64)  # 4 keys before each query
-    assert share_of_blocks(EXAMPLES["ALiBi"](64, 2), 64, 8) == 1.0
+def test_shares_of_pairs():
+    np.testing.assert_allclose(share_of_pairs(EXAMPLES["causal"](64, 1), 64), 65 / 128)
+    window = share_of_pairs(EXAMPLES["sliding window"](64, 1), 64)
+    np.testing.assert_allclose(window, (64 * 5 - 10) / 64**2)  # 4 keys before each query
+    assert share_of_pairs(EXAMPLES["ALiBi"](64, 2), 64) == 1.0
 
 
 @pytest.mark.slow
