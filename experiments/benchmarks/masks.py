@@ -57,7 +57,10 @@ def _documents(length: int) -> ak.priors.Segments:
 # priors by example, from the numbers of tokens and of heads; distances are a share of the tokens
 EXAMPLES: dict[str, Callable[[int, int], Any]] = {
     "causal": lambda *_: ak.Causal(),
-    "sliding window": lambda n, _: ak.Window(n // 16, 0),
+    "window": lambda n, _: ak.Window(n // 16, 0),
+    "sliding window": lambda n, _: ak.priors.MaskFunction(
+        lambda i, j: (i >= j) & (i - j <= n // 16)
+    ),
     "prefix": lambda n, _: ak.priors.Prefix(4 * (n // 16)),
     "documents": lambda n, _: _documents(n),
     "causal documents": lambda n, _: ak.Causal() & _documents(n),

@@ -175,7 +175,10 @@ def measure(counts: list[int], n: int, dim: int, checked: int, seed: int) -> lis
 
 
 def busy_cores(n: int, least_seconds: float, seed: int) -> list[dict[str, Any]]:
-    """Of each kind of call on n rows, the cores that it keeps busy: CPU seconds over seconds."""
+    """Returns the cores that calls on n rows keep busy: their CPU seconds over their seconds.
+
+    `least_seconds`: for which each call is repeated, twice at least.
+    """
     q, k, v = jax.random.normal(jax.random.PRNGKey(seed), (3, 8, n, 64))
     dot = functools.partial(ak.attend, kernel=ak.DotProduct())
     causal = functools.partial(dot, prior=ak.Causal())
