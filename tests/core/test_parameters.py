@@ -156,6 +156,15 @@ def test_a_fixed_number_of_a_kernel_stays_in_a_fit_in_which_others_move(x64):
     assert float(fit.loss) < unfitted
 
 
+def test_a_fixed_number_of_a_kernel_is_rescaled(x64):
+    """It stays no leaf, also by a traced factor; a period stays as it is."""
+    kernel = ak.Periodic(ak.fixed(0.5), ak.fixed(3.0))
+    longer = ak.kernels.rescaled(kernel, 2.0)
+    assert (float(longer.lengthscale), longer.period, jax.tree.leaves(longer)) == (1.0, 3.0, [])
+    traced = jax.jit(lambda factor: ak.kernels.rescaled(kernel, factor).lengthscale)(2.0)
+    np.testing.assert_allclose(traced, 1.0, rtol=1e-12)
+
+
 def test_a_model_of_fixed_numbers_is_not_fitted(x64):
     x, y = np.random.default_rng(0).random((2, 20))
     model = ak.KernelRegression(ak.Gaussian(ak.fixed(0.3)))

@@ -9,7 +9,7 @@ import pytest
 from small_configs import (
     SMALL_IN_CONTEXT_KERNEL,
     SMALL_LOCAL_POLYNOMIALS,
-    SMALL_RESIDUAL_ATTENTION,
+    SMALL_RESIDUALS,
     SMALL_STATE_PRECISION,
 )
 
@@ -139,5 +139,5 @@ def test_softmax_of_residuals_and_probes_are_those_of_loops(x64, run_study):
     root = np.exp(-((k - q[0, 0]) ** 2).sum(axis=1) / 4)[:, None]  # lengthscale 1
     line = np.linalg.lstsq(design * root, v * root, rcond=None)[0]
     np.testing.assert_allclose(exact(q[0], k, v)[0], line[0], rtol=1e-6)
-    run = run_study("residual_attention", *SMALL_RESIDUAL_ATTENTION)
+    run = run_study("residual_attention", *SMALL_RESIDUALS)
     assert len(run.summary["claims"]) == 4 + 2 * 2
