@@ -12,7 +12,7 @@ from experiments.config.registry import STUDIES
 from experiments.reports.figures import smoothing_verdicts
 from experiments.reports.predictions import half_width
 from experiments.studies import head_errors
-from experiments.studies.associative_recall import OneLayer
+from experiments.studies.associative_recall import OfResiduals, OneLayer
 from experiments.studies.sequence_estimators import LAYERS, errors_of_layer
 
 
@@ -113,6 +113,28 @@ def test_each_query_asks_for_the_value_of_its_key():
         assert rows.tolist() == list(range(2 * pairs, 3 * pairs))
         assert sorted(tokens[rows]) == sorted(keys)
         assert [stored[token] for token in tokens[rows]] == labels[rows].tolist()
+
+
+@pytest.mark.slow
+def test_softmax_of_residuals_is_that_of_a_loop(x64):
+    x, layer = (
+        np.random.default_rng(3).normal(size=(7, 4)),
+        OfResiduals(4, 3, key=jax.random.key(0)),
+    )
+    layer = eqx.tree_at(lambda one: one.attention.output_proj, layer, eqx.nn.Identity())
+    of = layer.attention
+    projections = (of.query_proj, of.key_proj, of.value_proj)
+    heads = [x @ np.asarray(each.weight).T for each in projections]
+    q, k, v = (np.asarray(part)[:, 0] for part in layer.convolve(*(h[:, None] for h in heads)))
+    unit = lambda rows: rows / np.sqrt(np.sum(rows**2, axis=1, keepdims=True) + 1e-6)  # noqa: E731
+    rates = 1 / (1 + np.exp(-(x @ np.asarray(layer.rate.weight).T)[:, 0]))
+    state, left, found = np.zeros((3, 4)), [], layer(x)
+    for row, key, query in zip(range(7), unit(k), unit(q), strict=True):
+        state = state + rates[row] * np.outer(key, v[row] - key @ state)
+        left.append(v[row] - key @ state)
+        weights = np.exp(k[: row + 1] @ q[row] / np.sqrt(3))
+        expected = weights / weights.sum() @ np.array(left) + query @ state
+        np.testing.assert_allclose(found[row], expected, rtol=1e-7)
 
 
 def test_every_layer_has_nearly_the_same_number_of_parameters():
