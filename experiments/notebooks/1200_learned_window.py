@@ -64,7 +64,7 @@ def error(log_lengthscale, key, n, noise):
     return jnp.mean((model(at, x, y) - truth) ** 2)
 
 
-def learn(n, steps=300):
+def learn(n, steps=200):
     optimizer = optax.adam(0.05)
 
     def loss(logs, key):
@@ -115,7 +115,7 @@ of_tasks = jax.jit(jax.vmap(choose, (0, None, None, None)), static_argnums=1)
 choices = {}
 for i, noise in enumerate(NOISES):
     for n, window in zip(LENGTHS, learned[:, i], strict=True):
-        keys = jax.random.split(jax.random.PRNGKey(5), 60)
+        keys = jax.random.split(jax.random.PRNGKey(5), 40)
         chosen, by_leave_one_out, by_window = map(np.asarray, of_tasks(keys, n, noise, window))
         ratio = by_leave_one_out.mean() / by_window.mean()
         print(f"σ = {noise:.1f}, {n:3d} rows: leave-one-out has {ratio:.2f} times the error")
@@ -130,7 +130,7 @@ for i, noise in enumerate(NOISES):
 def draw(noise):
     _, ax = plt.subplots(figsize=(5.0, 3.4))
     for n in LENGTHS:
-        ax.plot(np.full(60, n), choices[noise, n], "_", color=ak.plot.GREEN, alpha=0.5)
+        ax.plot(np.full(40, n), choices[noise, n], "_", color=ak.plot.GREEN, alpha=0.5)
     ax.plot(LENGTHS, learned[:, noise], "o-", color=ak.plot.ORANGE, label="learned")
     ax.plot([], [], "_", color=ak.plot.GREEN, label="leave-one-out, one task each")
     ax.set(xscale="log", yscale="log", xlabel="rows of the context", ylabel="window ℓ")

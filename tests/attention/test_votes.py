@@ -112,7 +112,8 @@ LINE = {
 }
 
 
-@pytest.mark.parametrize("method", ["Sorted", pytest.param("Fourier", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["Sorted", "Fourier"])
 def test_votes_on_a_line_are_those_of_all_pairs(x64, method):
     kernel, prior, n, rule = LINE[method]
     case = {"kernel": kernel, "prior": prior, "rule": rule}
@@ -190,6 +191,7 @@ def test_layers_name_the_largest_weights_of_each_head():
         assert_votes(found, weights, 2, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [0, 1])
 def test_votes_of_a_fit_sum_to_its_predictions(x64, order):
     x, y = RNG.uniform(size=41), RNG.normal(size=41)

@@ -139,6 +139,7 @@ def fixed_and_trained():
     yield mixed, lambda k: k.first.kernel.bandwidth, lambda k: k.second.kernel.lengthscale
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")  # many kernels, of few rows
 def test_a_fixed_number_of_a_kernel_stays_in_a_fit_in_which_others_move(x64):
     kernels, fixed_of, trained_of = zip(*fixed_and_trained(), strict=True)

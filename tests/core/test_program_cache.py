@@ -77,6 +77,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_compiled_anew(user):
     folder, first, again = output(f"damages = False{FITS}")
     assert Path(folder).is_relative_to(user)

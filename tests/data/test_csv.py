@@ -169,6 +169,7 @@ def test_devices_and_pipes_are_refused(tmp_path):
         assert_raises(r"no regular file", ak.data.read_csv, path, x="x", y="y")
 
 
+@pytest.mark.slow
 def test_a_file_of_one_endless_line(tmp_path):
     (tmp_path / "long.csv").write_bytes(b"x,y\n1,2\n" + b"3" * (2**24 + 1))
     with pytest.raises(ValueError, match=r"long\.csv, line 3: more than 16777216 characters"):

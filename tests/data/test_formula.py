@@ -102,6 +102,7 @@ def test_a_formula_fits_the_columns_that_it_names_by_their_kinds():
     pandas.testing.assert_series_equal(fit(frame[:5]), fit(frame[:5][[*frame][::-1]]))
 
 
+@pytest.mark.slow
 def test_a_formula_names_the_columns_of_another_model():
     frame, model = table(), ak.KernelRegression(ak.Gaussian(1.0).on("age"))
     by_formula = ak.fit(model, "y ~ hour + age", frame, objective="gcv", **ONE_STEP)

@@ -215,6 +215,7 @@ def test_no_two_cells_of_a_notebook_define_the_same_name(path):
 PAGE = (SOURCE / "sequence_layers.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_each_line_of_the_table_runs():
     cells = re.findall(r"^```\{code-cell\}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     rows = re.findall(r"^\| ([^|`]+) \|.*\| `([^`]+)` \|$", PAGE, re.MULTILINE)

@@ -42,6 +42,7 @@ def test_validate_reports_every_config_and_runs_none(home, capsys):
     assert second.startswith("missing.yaml: there is no such file")
 
 
+@pytest.mark.slow
 def test_commands_that_draw_nothing_import_no_matplotlib(home):
     (home / "a.csv").write_text("x,y\n1,2\n2,3\n4,5\n")
     commands = [

@@ -101,6 +101,7 @@ def endless(folder):
     yield ["shipped.yaml", "seed=[" + "1," * 50_000 + "1]"]
 
 
+@pytest.mark.slow
 def test_endless_config_is_refused_in_little_time_and_memory(home, error_of):
     for arguments in endless(home):
         began = time.process_time()

@@ -88,6 +88,7 @@ def test_run_in_a_process_of_its_own(home):
     assert len(read_json(home / "out" / "summary.json")["y"]) == 20
 
 
+@pytest.mark.slow
 def test_run_without_a_terminal_prints_plain_lines_with_the_loss(capsys):
     assert main(["run", "holdout.yaml", "--out", "out"]) == 0
     out, err = capsys.readouterr()

@@ -128,6 +128,7 @@ def assert_equals_single_run(row, config, fields, *shared, parts=("fits",)):
         assert float(row[name]) == pytest.approx(value, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_members_of_one_program_equal_single_runs(swept):
     assert len(list((swept / "batches").iterdir())) == 1
     rows = read(swept)

@@ -17,6 +17,7 @@ def lengthscales(*fits):
     return [fit.model.kernel.lengthscale for fit in fits]
 
 
+@pytest.mark.slow
 def test_trainings_of_several_hold_out_sizes_equal_single_fits(x64, programs):
     """And those of another number of rows of the same bucket compile nothing."""
     keys = np.array([[0, 1], [2, 3]], np.uint32)

@@ -110,6 +110,7 @@ def test_sentence_about_the_cost_of_all_pairs(rows, dim, kernel, order, said):
         assert re.search(said, found[0])
 
 
+@pytest.mark.slow
 def test_fit_warns_of_its_cost_before_the_search(monkeypatch):
     monkeypatch.setattr(_fit_warnings, "MIN_SECONDS", 0.0)
     x = np.random.default_rng(0).normal(size=(1100, 4))
@@ -211,6 +212,7 @@ def test_boxcar_is_fitted_over_all_its_widths(x64, seed, model):
     assert not np.any(fit.starts.converged)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::attnkernel.FitWarning")
 def test_a_grid_along_one_parameter_and_a_search_along_the_other(x64):
     x = np.random.default_rng(0).random((50, 2))

@@ -63,6 +63,7 @@ class MeanOfAll(ak.objectives.Objective):
         return ((y - model(x, x, y, prior=ak.priors.ExcludeSelf())) ** 2).mean()
 
 
+@pytest.mark.slow
 def test_rows_are_not_padded_where_something_may_read_them(x64):
     x, y, _ = data(37)
     alone = ak.fit(model(), x, y, objective=MeanOfAll(), starts=2)
@@ -91,7 +92,8 @@ def train(n, size=5, weighted=False, **options):
     return ak.fit(model(), x, y, objective=ak.HoldOut(size), weights=weights, **options)
 
 
-@pytest.mark.parametrize(("size", "weighted"), [(5, True), slow(1, False), slow(5, False)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "weighted"), [(5, True), (1, False), (5, False)])
 def test_a_padded_training_equals_one_of_the_rows_alone(x64, monkeypatch, programs, size, weighted):
     """And another number of rows of the same bucket compiles nothing."""
     padded = train(37, size, weighted)

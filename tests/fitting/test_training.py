@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from marks import slow
 from noisy_sine import N, model, sample
 
 import attnkernel as ak
@@ -191,7 +190,8 @@ def scheduled(rate):
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
 
 
-@pytest.mark.parametrize(("run", "make"), [(fit, scheduled), slow(fits, optax.adam)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("run", "make"), [(fit, scheduled), (fits, optax.adam)])
 def test_an_equal_optimiser_compiles_nothing_and_another_its_own_program(programs, run, make):
     first = run(make(0.1))
     programs.clear()

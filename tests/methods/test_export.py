@@ -52,6 +52,7 @@ def gaussian_attention(q, k, v, is_causal=False):
 GAUSS = ak.Gaussian(0.8)
 
 
+@pytest.mark.slow
 def test_attention_of_any_batch_and_length():
     def attended(q, k, v):
         causal = ak.attend(k, k, v, kernel=GAUSS, prior=ak.Causal(), method=SMALL_BLOCKS)

@@ -245,6 +245,7 @@ def predicted(lengthscale, q, k, v, method):
     return ak.attend(q, k, v, **parts, prior=mask, return_log_mass=True)
 
 
+@pytest.mark.slow
 def test_hard_inputs_equal_float64():
     """Clusters, far queries, an offset of x and of y, tiny and large lengthscales."""
     rng = np.random.default_rng(1)

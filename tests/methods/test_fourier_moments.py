@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from estimates import prediction_variance
 from fourier_error import error_in_tolerances
-from marks import needs_finufft, slow
+from marks import needs_finufft
 
 import attnkernel as ak
 from attnkernel.methods import Blockwise, Dense, Fourier
@@ -106,7 +106,8 @@ def number_of(beta, influence, log_mass, norms, condition, is_good):
     return np.sum(np.sin(beta[is_good, 0]) + np.log(influence[is_good, 0]))
 
 
-@pytest.mark.parametrize("order", [1, slow(2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [1, 2])
 def test_fits_leverages_and_slopes_are_within_the_tolerance(x64, order):
     """At all queries that the data determine in float64; near gaps S is close to singular."""
     for lengthscale, shift in ((0.05, 0.0), (0.05, 1e4), (0.004, 0.0), (30.0, 0.0)):

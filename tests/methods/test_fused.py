@@ -248,6 +248,7 @@ def test_methods_lower_for_every_platform(method, kernel, devices):
     assert found.nr_devices == devices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("platform", "call"), [("cuda", "cudnn$fmhaSoftmax"), ("tpu", "tpu_custom_call")]
 )

@@ -80,6 +80,7 @@ def test_finite_rank_kernels_equal_their_formulas(x64):
         np.testing.assert_allclose(of_features, formula, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "positive"), [(ak.Gaussian(1.5), True), (ak.DotProduct(-0.5), False)]
 )

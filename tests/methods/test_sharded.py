@@ -99,17 +99,18 @@ def test_second_derivatives(x64):
     np.testing.assert_allclose(of_ring, dense, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inner", "kernel", "prior", "tolerance", "ring"),
     [
         (Sorted(), ak.Epanechnikov(0.8), priors.HeldOut(HIDDEN), 1e-12, True),
-        slow(Linear(), EluFeatures(), None, 1e-12, False),
-        slow(ak.attention.Auto(), ak.Gaussian(0.6), ak.Window(4, 2), 1e-12, True),
-        slow(Linear(), EluFeatures(), None, 1e-12, True),
+        (Linear(), EluFeatures(), None, 1e-12, False),
+        (ak.attention.Auto(), ak.Gaussian(0.6), ak.Window(4, 2), 1e-12, True),
+        (Linear(), EluFeatures(), None, 1e-12, True),
         *(
             pytest.param(
                 *(Fourier(), ak.Gaussian(0.6), None, 1e-6, ring),
-                marks=[pytest.mark.slow, needs_finufft],
+                marks=needs_finufft,
             )
             for ring in (False, True)
         ),

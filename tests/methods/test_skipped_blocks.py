@@ -17,7 +17,8 @@ from attnkernel.methods import Blockwise, Dense
 LIGHT_KERNELS = ("matern52", "periodic", "tricube", "gaussian per dimension", "product")
 
 
-@pytest.mark.parametrize("path", [slow("stored"), "unmaterialised"])
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["stored", "unmaterialised"])
 @pytest.mark.parametrize(
     ("kernels", "prior_names"),
     [(["gaussian"], list(laws.PRIORS)), slow(LIGHT_KERNELS, ["none"])],
@@ -35,6 +36,7 @@ def test_far_and_near_queries_side_by_side(x64, kernels, prior_names, path, requ
     laws.assert_tables_agree(*laws.evaluate_table(methods, *parts, derivatives=False))
 
 
+@pytest.mark.slow
 def test_tables_of_blocks_of_other_sizes(x64, force_unmaterialised):
     """Derivatives and row maxima take smaller blocks than sums whose weights are not stored."""
     x = np.random.default_rng(0).normal(size=(61, 2))

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from known_fits import known_fit
-from marks import slow
 
 import attnkernel as ak
 
@@ -39,12 +38,13 @@ def test_polynomials_are_of_the_shortest_way():
 KERNEL = ak.Gaussian(1.0).on(0) * DAY.on(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [
         ak.RobustRegression(ak.KernelRegression(KERNEL, order=1)),
-        slow(ak.LocalQuantile(KERNEL)),
-        slow(ak.LocalLikelihood(KERNEL, family=ak.families.Poisson(), order=1)),
+        ak.LocalQuantile(KERNEL),
+        ak.LocalLikelihood(KERNEL, family=ak.families.Poisson(), order=1),
         ak.AdditiveRegression([ak.Gaussian(1.0), DAY]),
     ],
 )

@@ -172,7 +172,8 @@ def derivatives(order, index, log_lengthscale, x, y, x_new):
     return found, along[0]
 
 
-@pytest.mark.parametrize("order", [1, slow(2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [1, 2])
 def test_derivatives_equal_finite_differences(x64, order):
     """First in the lengthscale, inputs, labels and queries; second in the lengthscale."""
     for index, name in enumerate(FAMILIES):
@@ -224,6 +225,7 @@ def test_separated_labels_have_a_bounded_fit_and_finite_derivatives(x64, dtype, 
     assert all(np.all(np.isfinite(part)) for part in slopes)
 
 
+@pytest.mark.slow
 def test_windows_that_do_not_determine_a_fit(x64):
     """Counts that are all 0 in reach predict 0; two rows at one input their mean, with a flag and
     a warning; no row in reach the label of the nearest one."""

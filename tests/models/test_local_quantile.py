@@ -11,7 +11,6 @@ import pytest
 from estimates import local_fit
 from known_fits import known_fit
 from least_squares import monomials
-from marks import slow
 from scipy.optimize import linprog
 
 import attnkernel as ak
@@ -56,7 +55,8 @@ def at_levels(model, levels, *data, prior=None):
     return jax.vmap(lambda level: model.fitted(*data, prior, level)[1])(levels)
 
 
-@pytest.mark.parametrize(("dim", "order"), [(1, 1), slow(1, 2), slow(2, 1)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("dim", "order"), [(1, 1), (1, 2), (2, 1)])
 def test_coefficients_are_those_of_the_linear_program(x64, dim, order):
     """At the rows, each left out, and at new inputs, at three levels, with weights of rows. The
     loss of the criterion is that of the left-out quantiles."""

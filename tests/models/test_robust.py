@@ -148,6 +148,7 @@ def test_predictions_are_those_of_the_formula(x64):
     close(found["deviance"], np.full(N, 2.0))
 
 
+@pytest.mark.slow
 def test_any_linear_smoother_maps_over_labels(x64):
     """Under vmap, around a model without a kernel of its own, around iterations, and, where only
     predictions are asked for, around weights that have no hat matrix."""

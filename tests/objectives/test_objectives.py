@@ -112,6 +112,7 @@ def test_rows_that_the_minimum_of_a_sample_does_not_determine_are_in_no_search(m
     assert searches.call_count == 1
 
 
+@pytest.mark.slow
 def test_a_row_far_from_all_others_does_not_move_the_lengthscale(x64):
     """Nor where inputs repeat, whose sums are over the distinct ones."""
     rng = np.random.default_rng(4)
@@ -179,6 +180,7 @@ def test_sample_of_leave_one_out_is_some_of_its_terms_in_any_order_of_rows(x64, 
         np.testing.assert_allclose(computed(*drawn), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_sample_for_one_start_is_leave_one_out_of_fewer_rows(x64):
     n, fewer = 2**17, 4000
     x = np.random.default_rng(0).uniform(-2, 2, size=(n, 2))

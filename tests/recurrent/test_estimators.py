@@ -94,8 +94,9 @@ def test_equal_keys_predict_their_mean_at_a_ridge_below_rounding(rows, ridge, me
     np.testing.assert_allclose(found, 0.7 * counts / (counts + ridge), rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, slow(jnp.bfloat16)])
-@pytest.mark.parametrize("estimator", [DeltaRule, slow(LinearAttention)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("estimator", [DeltaRule, LinearAttention])
 def test_long_sequences_stay_finite_and_exact(estimator, dtype):
     """Decays of 1e-3, of almost 1 and of 0 next to each other, against one row after another."""
     rows, dim = 2048, 3

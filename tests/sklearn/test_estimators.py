@@ -269,6 +269,7 @@ def test_warnings_of_a_fit_name_columns_and_arguments_of_the_estimator():
     assert not re.search(r"bounds=|kernel\.|\[\d", text)
 
 
+@pytest.mark.slow
 def test_a_column_for_each_category_is_no_reason_to_warn_at_each_prediction():
     """Each of them is constant in reach, so that the line along it is not determined."""
     kind = np.arange(60) % 3
