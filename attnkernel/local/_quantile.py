@@ -32,7 +32,7 @@ from ._windows import Windows, map_windows, solve_positive_definite
 MAX_STEPS = 60  # 10 to 25 in most windows
 
 
-class _Search(NamedTuple):
+class _InteriorPoint(NamedTuple):
     """A point inside the bounds: a and 1 − a, their multipliers, β; the gap, and whether to stop.
 
     Both bounds are one: rows of `slack` and `multiplier` are of a ≥ 0, and of 1 − a ≥ 0.
@@ -77,7 +77,7 @@ def _minimise_check_loss(
     search = _begin(terms, labels, weights, level)
     tolerance = eps**0.75
 
-    def goes_on(search: _Search) -> Bool[Array, ""]:
+    def goes_on(search: _InteriorPoint) -> Bool[Array, ""]:
         return ~search.is_last & (search.gap > tolerance) & (search.steps < MAX_STEPS)
 
     search = jax.lax.while_loop(goes_on, lambda old: _step(old, terms, weights), search)
@@ -107,7 +107,7 @@ def _begin(
     y: Float[Array, " rows"],
     weights: Float[Array, " rows"],
     level: Float[Array, ""],
-) -> _Search:
+) -> _InteriorPoint:
     """Returns the start: a = 1 − τ, which is feasible, and β of weighted least squares."""
     scaled = weights[:, None] * terms
     gram = jnp.sum(scaled[:, :, None] * terms[:, None, :], axis=0)
@@ -121,12 +121,12 @@ def _begin(
     a = jnp.full_like(y, 1.0 - level)
     slack = jnp.stack([a, 1.0 - a])
     gap = jnp.sum(jnp.where((weights > 0)[None], multiplier * slack, 0.0))
-    return _Search(slack, multiplier, beta, gap, jnp.zeros((), int), ~jnp.any(weights > 0))
+    return _InteriorPoint(slack, multiplier, beta, gap, jnp.zeros((), int), ~jnp.any(weights > 0))
 
 
 def _step(
-    now: _Search, terms: Float[Array, "rows terms"], weights: Float[Array, " rows"]
-) -> _Search:
+    now: _InteriorPoint, terms: Float[Array, "rows terms"], weights: Float[Array, " rows"]
+) -> _InteriorPoint:
     """Returns the point after one step of the predictor and the corrector."""
     x, z, counts = now.slack, now.multiplier, (weights > 0)[None]
     inner = lambda left, right: jnp.sum(jnp.where(counts, left * right, 0.0))  # noqa: E731
@@ -163,7 +163,7 @@ def _step(
     dual = length(z, dz)
     x, z = x + length(x, dx) * dx, z + dual * dz
     beta, gap = now.beta - dual * d_beta, inner(z, x)
-    found = _Search(x, z, beta, gap, now.steps + 1, jnp.zeros((), bool))
+    found = _InteriorPoint(x, z, beta, gap, now.steps + 1, jnp.zeros((), bool))
     is_finite = jnp.all(jnp.isfinite(beta)) & jnp.isfinite(gap)
     stopped = now._replace(is_last=jnp.ones((), bool))
     return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), found, stopped)
