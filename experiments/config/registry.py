@@ -21,7 +21,7 @@ bench_latency bench_masks bench_modules bench_recurrent bench_regression bench_s
 bench_training boundary cache context_temperature coverage data derivation
 head_ensemble heads heteroskedastic holdout hypothesis_tests in_context in_context_kernel
 induction learned_window leave_one_out lengthscales local_polynomials peers projection regression
-residual_attention retrieval_rule robust scaling seeds sentence state_precision temperature
+residual_attention retrieval_rule scaling seeds sentence state_precision temperature
 test_time_regression zoo
 """
 _NAMES = _LISTED.split()

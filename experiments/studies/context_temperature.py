@@ -22,11 +22,14 @@ from ..config import NonEmpty, Positive
 from ..reports import draw_dots, facets, save_with_legend, subplots, ticks_at
 from ..reports.predictions import Claims, always, judge_and_print, mean_of
 from ..runs import NO_MONITOR, Monitor, Run
+from .claims import Claim, verdict
 from .context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 from .study import Study
 
 FIXED, HOLD_OUT, LEAVE_ONE_OUT = "fixed", "hold-out", "leave-one-out"
 OF_CASE, OF_PROMPT = "best of the case", "best of the prompt"
+SUITED = "as suited"
+RESAMPLES = 1000
 Rows = list[dict[str, Any]]
 
 
@@ -139,7 +142,8 @@ class ContextTemperature(Study):
             ("n", "case", "best", "in_closed_form", "chosen"),
         )
         predictions = judge_and_print(run, claims(), rows, _name)
-        run.summary({"rows": rows, "predictions": predictions})
+        ledger = list(self.ledger_rows(results, rows))
+        run.summary({"rows": rows, "predictions": predictions, "claims": ledger})
 
     def summarised(self, results: Rows) -> Iterator[dict[str, Any]]:
         """The mean error of each choice with half widths of 95 % intervals over prompts."""
@@ -177,6 +181,50 @@ class ContextTemperature(Study):
                     for name in (LEAVE_ONE_OUT, HOLD_OUT)
                 },
             }
+
+    def ledger_rows(self, results: Rows, rows: Rows) -> Iterator[Claim]:
+        """How far the best temperature of the longest prompts moves, and whether they tell it."""
+        n, paper, rng = max(self.contexts), "arXiv 2511.01292", np.random.default_rng(0)
+        here = {row["case"]: row for row in rows if row["n"] == n}
+        errors = {found["case"]: found["prompts"].softmax for found in results if found["n"] == n}
+        even = np.full(self.prompts, 1 / self.prompts)
+        shares = np.vstack([even, rng.multinomial(self.prompts, even, RESAMPLES) / self.prompts])
+
+        def best(case: str, shares: np.ndarray = shares) -> np.ndarray:
+            """Logarithms of the best temperature of all prompts, and of resamples."""
+            return np.log(self.grid()[np.argmin(shares @ errors[case], axis=1)])
+
+        def ends(logs: np.ndarray) -> tuple[float, float, float]:
+            return float(logs[0]), *np.quantile(logs[1:], [0.025, 0.975]).tolist()
+
+        halves = best(SUITED, 2 * even * (np.arange(self.prompts) % 2 == [[0], [1]]))
+        apart = float(abs(halves[0] - halves[1]))
+        for case in ("more noise", "wider inputs"):
+            moved = best(case) - best(SUITED)
+            words = f"{case}: the best temperature moves by 10 % or more; log of its ratio"
+            control = "between two halves of suited prompts it does not", apart
+            judged = verdict(abs(moved[0]) > 0.1, apart < 0.1)
+            yield Claim(words, paper, None, *ends(moved), self.prompts, *control, judged)
+        gap, other = (
+            best(SUITED) - np.log(here[case]["in_closed_form"][IN_TAU])
+            for case in (SUITED, "wider inputs")
+        )
+        words = "softmax's best temperature is the quoted optimum within 10 %; log of the ratio"
+        control = "that of wider inputs is not its optimum", float(other[0])
+        judged = verdict(abs(gap[0]) < 0.1, abs(other[0]) >= 0.1)
+        yield Claim(words, paper, 0.0, *ends(gap), self.prompts, *control, judged)
+        for case in ("wider inputs", "unequal inputs"):
+            error, less = here[case]["error"], here[case]["less_best"]
+            least = error[OF_CASE]["mean"]
+            above, half = less["mean"] / least, less["half_width"] / least
+            fixed = error[FIXED]["mean"] / least - 1
+            words = (
+                f"{case}: by leave-one-out the error is less than 5 % above that of the best one"
+            )
+            parts = above, above - half, above + half, self.prompts
+            control = "a fixed temperature is not", fixed
+            judged = verdict(above < 0.05, fixed >= 0.05)
+            yield Claim(words, "asked here", None, *parts, *control, judged)
 
 
 _name = "{case}, {n} rows".format_map

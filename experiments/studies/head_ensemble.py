@@ -6,6 +6,7 @@ large ones less bias.
 
 import itertools
 import operator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import jax
@@ -20,6 +21,7 @@ from ..config import FieldError, NonEmpty, Positive, Several
 from ..reports import facets, label_outer, save_with_legend
 from ..reports.predictions import Claims, judge_and_print, mean_of
 from ..runs import NO_MONITOR, Monitor, Run, as_cell
+from .claims import Claim, verdict
 from .head_errors import FUNCTIONS, Function, decompose_error, fit_data_sets
 from .study import Study
 
@@ -87,7 +89,8 @@ class HeadEnsemble(Study):
         cases, name_of = [*rows, *best], operator.itemgetter("name")
         predictions = judge_and_print(run, claims(max(self.rows)), cases, name_of)
         draw_terms(run, rows)
-        run.summary({"rows": rows, "best": best, "predictions": predictions})
+        found = {"rows": rows, "best": best, "predictions": predictions}
+        run.summary(found | {"claims": list(self.ledger_rows(rows))})
 
     def summarised(self, found: dict[str, Any]) -> dict[str, Any]:
         fitted, truth, heads = found["fitted"], found["truth"], found["heads"]
@@ -125,6 +128,30 @@ class HeadEnsemble(Study):
             row = {"kind": "best", "function": name, "n": n, **sizes}
             found.append(row | {"name": f"{name}, {n} rows", "grows": grows})
         return found
+
+    def ledger_rows(self, rows: list[dict[str, Any]]) -> Iterator[Claim]:
+        """What weights by leave-one-out gain for the most heads and rows, beside one head."""
+        for name in self.functions:
+            of = {
+                row["heads"]: row
+                for row in rows
+                if (row["function"], row["n"]) == (name, max(self.rows))
+            }
+            (one, _), (gain, half) = (
+                [
+                    of[heads]["less"][part] / of[heads]["equal"]["mean"]
+                    for part in ("mean", "half_width")
+                ]
+                for heads in (min(of), max(of))
+            )
+            words = (
+                f"{name}: {max(of)} heads weighted by leave-one-out have less error than with "
+                f"equal weights; in shares of it"
+            )
+            parts = gain, gain - half, gain + half, self.sets
+            control = f"heads of {self.dim // min(of)} columns gain nothing", one
+            judged = verdict(gain + half < 0, one > -0.02)
+            yield Claim(words, "asked in arXiv 2605.20271", None, *parts, *control, judged)
 
 
 _name = "{function}, {n} rows, {heads} heads".format_map

@@ -22,11 +22,12 @@ import attnkernel as ak
 
 from ..config import NonEmpty, Positive, Several
 from ..reports import facets, label_outer, looks_of, save_with_legend, ticks_at
-from ..reports.predictions import Claims, judge_and_print, mean_of
+from ..reports.predictions import Claims, half_width, judge_and_print, mean_of
 from ..runs import NO_MONITOR, Monitor, Run, as_cell
+from .claims import Claim, verdict
 from .study import Keys, Study
 from .training import sizes, train
-from .window_tasks import Family, Linear, Warp, draw, mean_error, predict
+from .window_tasks import EXPECTED, Family, Linear, Warp, draw, mean_error, powers_of, predict
 
 
 class LearnedWindow(Study):
@@ -125,7 +126,7 @@ class LearnedWindow(Study):
         for order in self.orders:
             here = [row for row in rows if row["order"] == order]
             powers += [
-                {"order": order, "of": name, **exponents(here, name)}
+                {"kind": "powers", "order": order, "of": name, **powers_of(here, name)}
                 for name in ("learned", "best", "leave_one_out", "plug_in")
             ]
             run.table_of(
@@ -156,7 +157,9 @@ class LearnedWindow(Study):
         predictions = judge_and_print(run, CLAIMS, cases, name_of)
         draw_windows(run, rows)
         found = {"rows": rows, "powers": powers, "directions": directions, "warps": warps}
-        run.summary(found | {"predictions": predictions})
+        run.summary(
+            found | {"predictions": predictions, "claims": list(ledger_rows(powers[0], rows))}
+        )
 
     def kinds(self) -> list[dict[str, float]]:
         pairs = itertools.product(self.lengthscales, self.noises)
@@ -216,16 +219,33 @@ class LearnedWindow(Study):
             yield {"kind": "warp", **kind, "power": float(slope / self.growth), "name": name}
 
 
-EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window
-
-
-def exponents(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """The powers of n, σ and L in a window over all kinds of task, by least squares."""
-    logs = {part: np.log([row[part] for row in rows]) for part in EXPECTED}
-    terms = np.column_stack([np.ones(len(rows)), *logs.values()])
-    found = np.linalg.lstsq(terms, np.log([row["windows"][name] for row in rows]), rcond=None)[0]
-    powers = dict(zip(EXPECTED, map(float, found[1:]), strict=True))
-    return {"kind": "powers", "name": f"{name}, order {rows[0]['order']}", **powers}
+def ledger_rows(learned: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[Claim]:
+    """The powers of the learned windows of one order, and what leave-one-out costs beside them."""
+    rows = [row for row in rows if row["order"] == learned["order"]]
+    for part, expected in EXPECTED.items():
+        power, half, shuffled = (learned[name][part] for name in ("power", "half", "shuffled"))
+        words = f"{learned['name']}: its power of {part} is within 0.15 of that of long contexts"
+        source, control = (
+            "arXiv 2402.11639: its sign",
+            ("windows in random order have none", shuffled),
+        )
+        judged = verdict(abs(power - expected) < 0.15, abs(shuffled - expected) >= 0.15)
+        parts = power, power - half, power + half, len(rows)
+        yield Claim(words, source, expected, *parts, *control, judged)
+    lengths = sorted({row["n"] for row in rows})
+    few, many = (
+        np.array([row["ratio"] - 1 for row in rows if row["n"] == n])
+        for n in lengths[:: len(lengths) - 1]
+    )
+    more, half = float(few.mean()), float(half_width(few))
+    words = (
+        f"{lengths[0]} rows: leave-one-out has 10 % more error than the learned window; in shares"
+    )
+    control = f"at {lengths[-1]} rows it has not", float(many.mean())
+    judged = verdict(more > 0.1, control[1] < 0.1)
+    yield Claim(
+        words, "asked here", None, more, more - half, more + half, len(few), *control, judged
+    )
 
 
 CLAIMS: Claims = {

@@ -69,23 +69,30 @@ class SquaredTriangle(ak.kernels.Scaled):
         return jnp.where(is_near, 2.0 * jnp.log1p(-jnp.where(is_near, distance, 0.0)), -jnp.inf)
 
 
-def fit_at_cusp(order: int, h: Array, x: Rows, y: Labels, weights: Array) -> Array:
-    """The local polynomial at 0; of order 3 and above as a local line of its monomials."""
+def fit_polynomial(order: int, h: Array, at: Rows, x: Rows, y: Labels, **parts: Any) -> Array:
+    """The local polynomial at points; of order 3 and above as a local line of its monomials."""
     kernel, dim = SquaredTriangle(h), x.shape[1]
     if order <= 2:
-        model = ak.KernelRegression(kernel, order=order, on_empty="mean")
-    else:
-        terms = [
-            jnp.prod(x[:, list(columns)], axis=1)
-            for degree in range(1, order + 1)
-            for columns in itertools.combinations_with_replacement(range(dim), degree)
-        ]
-        x = jnp.stack(terms, axis=1)  # first the columns themselves
-        model = ak.KernelRegression(kernel.on(*range(dim)), order=1, on_empty="mean")
-    return model(jnp.zeros_like(x[:1]), x, y, weights=weights)[0]
+        return ak.KernelRegression(kernel, order=order, on_empty="mean")(at, x, y, **parts)
+    columns = [  # first the columns themselves
+        list(columns)
+        for degree in range(1, order + 1)
+        for columns in itertools.combinations_with_replacement(range(dim), degree)
+    ]
+    at, x = (jnp.stack([jnp.prod(z[:, of], axis=1) for of in columns], axis=1) for z in (at, x))
+    model = ak.KernelRegression(kernel.on(*range(dim)), order=1, on_empty="mean")
+    return model(at, x, y, **parts)
 
 
-def fit_left_out(
+def fit_left_out(h: Array, x: Rows, y: Labels) -> Float[Array, "orders rows alphas"]:
+    """The local polynomials at each row, from all others."""
+    if x.shape[1] == 1:
+        return fit_left_out_on_a_line(h, x[:, 0], y)
+    parts = {"at": x, "x": x, "y": y, "prior": ak.priors.ExcludeSelf()}
+    return jnp.stack([fit_polynomial(order, h, **parts) for order in ORDERS[x.shape[1]]])
+
+
+def fit_left_out_on_a_line(
     h: Array, x: Float[Array, " rows"], y: Labels
 ) -> Float[Array, "orders rows alphas"]:
     """The local polynomials of order 0, 1 and 2 at each row, from all others, in O(n log n).
@@ -133,25 +140,28 @@ def errors_at_cusp(
     def errors(key: PRNGKeyArray) -> Float[Array, "orders bandwidths alphas"]:
         x, _, y = draw(key, noise, longest, dim)
         weights = jnp.where(jnp.arange(longest) < n, 1.0, 0.0)
-        fit = functools.partial(fit_at_cusp, x=x, y=y, weights=weights)
-        fits = [jax.lax.map(functools.partial(fit, order), bandwidths) for order in ORDERS[dim]]
-        return jnp.stack(fits) ** 2
+        parts = {"at": jnp.zeros_like(x[:1]), "x": x, "y": y, "weights": weights}
+        fits = [
+            jax.lax.map(functools.partial(fit_polynomial, order, **parts), bandwidths)
+            for order in ORDERS[dim]
+        ]
+        return jnp.stack(fits)[:, :, 0] ** 2
 
     return jax.lax.map(errors, keys)
 
 
-@functools.partial(jax.jit, static_argnames=("longest", "n"))
+@functools.partial(jax.jit, static_argnames=("longest", "n", "dim"))
 def errors_of_rows(
-    keys: PRNGKeyArray, noise: Array, bandwidths: Array, longest: int, n: int
+    keys: PRNGKeyArray, noise: Array, bandwidths: Array, longest: int, n: int, dim: int
 ) -> Float[Array, "sets kinds orders bandwidths alphas"]:
-    """Means over the rows of one input: leave-one-out errors, those of the 2√n rows nearest the
+    """Means over the rows: leave-one-out errors, those of the 2√n rows nearest the
     cusp, and errors against the function.
     """
 
     def errors(key: PRNGKeyArray) -> Float[Array, "kinds orders bandwidths alphas"]:
-        x, truth, y = (part[:n] for part in draw(key, noise, longest, 1))
-        fits = jax.lax.map(lambda h: fit_left_out(h, x[:, 0], y), bandwidths)
-        fits, distance = jnp.swapaxes(fits, 0, 1), jnp.abs(x[:, 0])
+        x, truth, y = (part[:n] for part in draw(key, noise, longest, dim))
+        fits = jax.lax.map(lambda h: fit_left_out(h, x, y), bandwidths)
+        fits, distance = jnp.swapaxes(fits, 0, 1), jnp.linalg.norm(x, axis=1)
         near = distance <= jnp.sort(distance)[math.ceil(2 * n**0.5) - 1]
         left_out, risk = ((fits - labels[None, None]) ** 2 for labels in (y, truth))
         each = (left_out, None), (left_out, near[None, None, :, None]), (risk, None)
@@ -163,7 +173,7 @@ def errors_of_rows(
 def by_arm(
     dim: int,
     at_cusp: Float[np.ndarray, "sets orders bandwidths alphas"],
-    of_rows: Float[np.ndarray, "few kinds orders candidates alphas"] | None,
+    of_rows: Float[np.ndarray, "few kinds orders candidates alphas"],
 ) -> list[dict[str, Float[np.ndarray, " sets"]]]:
     """For each α the errors at the cusp of each way to choose h, and average ones."""
     found, count = [], len(ALPHAS[dim])
@@ -171,10 +181,9 @@ def by_arm(
         p = ORDERS[dim].index(math.ceil(alpha))
         arms = {KNOWN: at_cusp[:, p, i, i], SLOW: at_cusp[:, p, count + i, i]}
         found.append(arms)
-        if of_rows is None:
-            continue
         sets, one, every = np.arange(len(of_rows)), slice(p, p + 1), slice(None)
-        for arm, kind, which in ((CHOSEN, 0, one), (WITH_ORDER, 0, every), (NEARBY, 1, one)):
+        by = [(CHOSEN, 0, one), (WITH_ORDER, 0, every), (NEARBY, 1, one)]
+        for arm, kind, which in by if len(ORDERS[dim]) > 1 else by[::2]:
             losses, risks = (
                 of_rows[:, part, which, :, i].reshape(len(sets), -1) for part in (kind, 2)
             )
@@ -213,14 +222,12 @@ class LocalPolynomials(Study):
         def found(case: tuple[int, int]) -> dict[str, Any]:
             dim, n = case
             known = n ** (-1 / (2 * ALPHAS[dim] + dim))
-            grid = np.geomspace(n**-0.75, 1.0, self.candidates)
+            grid = np.geomspace(n ** (-0.75 / dim), 1.0, self.candidates)
             keys = jax.random.split(jax.random.fold_in(key, dim * 2**20 + n), self.data_sets)
             tried = jnp.asarray(np.concatenate([known, known**0.25, grid]))
             at_cusp = np.asarray(errors_at_cusp(keys, noise, jnp.asarray(n), tried, longest, dim))
-            few, of_rows = keys[: self.chosen], None
-            if dim == 1:
-                of_rows = np.asarray(errors_of_rows(few, noise, jnp.asarray(grid), longest, n))
-            return {"n": n, "dim": dim, "errors": by_arm(dim, at_cusp, of_rows)}
+            of_rows = errors_of_rows(keys[: self.chosen], noise, jnp.asarray(grid), longest, n, dim)
+            return {"n": n, "dim": dim, "errors": by_arm(dim, at_cusp, np.asarray(of_rows))}
 
         cases = list(itertools.product((1, 2), self.lengths))
         return monitor.collect("lengths", cases, found, "{dim} inputs, {n} rows".format_map)
@@ -279,7 +286,6 @@ def slope(row: dict[str, Any], arm: str) -> float:
 
 def claims() -> Claims:
     """What was predicted before the first run."""
-    in_one = lambda row: row["dim"] == 1  # noqa: E731
     return {
         "α known: the slope is within 0.05 of the published one": (
             always,
@@ -290,23 +296,23 @@ def claims() -> Claims:
             lambda row: slope(row, SLOW) > slope(row, KNOWN) + 0.15,
         ),
         "leave-one-out does not keep the slope: it is flatter by 0.1 or more": (
-            in_one,
+            always,
             lambda row: slope(row, CHOSEN) > slope(row, KNOWN) + 0.1,
         ),
         "leave-one-out: the slope is within 0.1 of −2α/(2α + 2d)": (
-            in_one,
+            always,
             lambda row: abs(slope(row, CHOSEN) - row["theory_of_average"]) < 0.1,
         ),
         "leave-one-out: the risk averaged over inputs falls faster than n to −2α/(2α + d)": (
-            in_one,
+            always,
             lambda row: slope(row, f"{CHOSEN}, average") < row["theory"] + 0.02,
         ),
         "choosing the order as well changes the slope by less than 0.1": (
-            in_one,
+            lambda row: row["dim"] == 1,
             lambda row: abs(slope(row, WITH_ORDER) - slope(row, CHOSEN)) < 0.1,
         ),
         "leave-one-out of the 2√n nearest rows: the slope is nearer to that of α known": (
-            in_one,
+            always,
             lambda row: (
                 abs(slope(row, NEARBY) - slope(row, KNOWN))
                 < abs(slope(row, CHOSEN) - slope(row, KNOWN))
@@ -320,12 +326,9 @@ def draw_risk(run: Run, lengths: list[int], rows: list[dict[str, Any]]) -> None:
     figure, axes = panels(len(rows), height=2.9)
     for ax, row in zip(axes, rows, strict=True):
         for arm, look in looks_of((KNOWN, CHOSEN, NEARBY, SLOW)).items():
-            if arm in row["arms"]:
-                ax.plot(lengths, row["arms"][arm]["risk"], label=arm, markersize=4, **look)
+            ax.plot(lengths, row["arms"][arm]["risk"], label=arm, markersize=4, **look)
         ax.set(xscale="log", yscale="log")
-        title = f"{row['name']}: slope {slope(row, KNOWN):.2f} with α known"
-        if CHOSEN in row["arms"]:
-            title += f",\nbut {slope(row, CHOSEN):.2f} by leave-one-out"
-        ax.set_title(title)
+        title = "{}: slope {:.2f} with α known,\nbut {:.2f} by leave-one-out"
+        ax.set_title(title.format(row["name"], slope(row, KNOWN), slope(row, CHOSEN)))
     label_outer(axes, "rows n", "squared error at the cusp")
     save_with_legend(run, "risk", figure, axes[:1])

@@ -7,16 +7,19 @@ Inputs are uniform on $[-1, 1]^d$ and u is one direction. The attention has weig
 $\mathrm{softmax}(-\lVert \phi(q) - \phi(x_i) \rVert^2 / 2)$ of one head, or those of local lines.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+from scipy.special import stdtrit
 
 import attnkernel as ak
 
 FEATURES = 96  # random cosines, whose sum is f
+EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window, n large
 
 
 class Family(NamedTuple):
@@ -95,3 +98,20 @@ def mean_error(
 
     keys = jax.random.split(key, len(families.lengthscale))
     return jnp.mean(eqx.filter_vmap(error)(embeds, keys, families))
+
+
+def powers_of(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The powers of n, σ and L in a window over all kinds of task, by least squares; half widths
+    of their 95 % intervals; and the mean powers of the same windows in random order.
+    """
+    logs = [np.log([row[part] for row in rows]) for part in EXPECTED]
+    terms, rng = np.column_stack([np.ones(len(rows)), *logs]), np.random.default_rng(0)
+    windows = np.log([row["windows"][name] for row in rows])
+    labels = np.column_stack([windows, *(rng.permutation(windows) for _ in range(1000))])
+    found, squares, *_ = np.linalg.lstsq(terms, labels, rcond=None)
+    free = len(rows) - terms.shape[1]
+    variances = np.diag(np.linalg.inv(terms.T @ terms)) * squares[0] / free
+    half = np.sqrt(variances) * stdtrit(free, 0.975)
+    each = {"power": found[:, 0], "half": half, "shuffled": found[:, 1:].mean(axis=1)}
+    of = {key: dict(zip(EXPECTED, map(float, part[1:]), strict=True)) for key, part in each.items()}
+    return {"name": f"{name}, order {rows[0]['order']}", **of["power"], **of}

@@ -9,11 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from least_squares import local_polynomial
+from statsmodels.api import OLS, add_constant
 
 from experiments.reports.predictions import judge
 from experiments.studies.context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
-from experiments.studies.learned_window import exponents
-from experiments.studies.window_tasks import Family, Linear, Warp, draw, predict
+from experiments.studies.window_tasks import (
+    EXPECTED,
+    Family,
+    Linear,
+    Warp,
+    draw,
+    powers_of,
+    predict,
+)
 
 
 @pytest.mark.slow
@@ -204,6 +212,12 @@ def test_a_claim_is_judged_in_the_cases_that_it_concerns():
     assert found == {"claim": "even numbers are below 5", "held": ["2", "4"], "failed": ["6"]}
 
 
+def claims_of(run):
+    """The rows of the ledger, each with its number inside the interval."""
+    assert all(one["low"] <= one["ours"] <= one["high"] for one in run.summary["claims"])
+    return run.summary["claims"]
+
+
 @pytest.mark.slow
 def test_choices_of_the_temperature_are_compared(run_study):
     run = run_study("context_temperature", "contexts=[16, 32]", "prompts=20", "temperatures=21")
@@ -214,6 +228,12 @@ def test_choices_of_the_temperature_are_compared(run_study):
         assert all(one["mean"] >= least for one in row["error"].values())
         assert row["error"]["fixed"]["mean"] >= row["error"]["best of the case"]["mean"] - 1e-12
     assert len(run.summary["predictions"]) == 9
+    *moved, optimum, _, _ = claims_of(run)
+    best = {row["case"]: row["best"] for row in rows if row["n"] == 32}
+    for one, case in zip(moved, ("more noise", "wider inputs"), strict=True):
+        assert one["ours"] == pytest.approx(np.log(best[case] / best["as suited"]))
+    formula = rows[7]["in_closed_form"]["first order in 1/τ"]
+    assert optimum["ours"] == pytest.approx(np.log(best["as suited"] / formula))
 
 
 def family(lengthscale=0.5, noise=0.3, growth=0.0, direction=(1.0,)):
@@ -259,16 +279,20 @@ def test_attention_on_embedded_inputs_is_kernel_regression_with_that_window(x64,
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_powers_are_those_of_a_product_of_powers():
-    def row(n, noise, lengthscale):
-        best = n**-0.3 * noise**0.1 * lengthscale
-        sizes = {"n": n, "noise": noise, "lengthscale": lengthscale}
-        return {"order": 0, **sizes, "windows": {"best": best}}
-
-    cases = itertools.product((10, 40), (0.1, 0.5), (0.2, 1.0))
-    found = exponents([row(*case) for case in cases], "best")
-    powers = [found[part] for part in ("n", "noise", "lengthscale")]
-    np.testing.assert_allclose(powers, [-0.3, 0.1, 1.0], rtol=1e-9)
+def test_powers_and_their_intervals_are_those_of_least_squares():
+    cases = np.array(list(itertools.product((10, 40, 90), (0.1, 0.5), (0.2, 1.0, 1.5))))
+    windows = np.prod(cases ** [-0.3, 0.1, 1.0], axis=1)
+    windows *= np.exp(0.2 * np.random.default_rng(0).normal(size=len(windows)))
+    rows = [
+        {"order": 0, **dict(zip(EXPECTED, case, strict=True)), "windows": {"best": window}}
+        for case, window in zip(cases, windows, strict=True)
+    ]
+    found = powers_of(rows, "best")
+    fitted = OLS(np.log(windows), add_constant(np.log(cases))).fit()
+    halves = np.diff(fitted.conf_int(), axis=1)[1:, 0] / 2
+    np.testing.assert_allclose(list(found["power"].values()), fitted.params[1:], rtol=1e-9)
+    np.testing.assert_allclose(list(found["half"].values()), halves, rtol=1e-9)
+    assert max(map(abs, found["shuffled"].values())) < 0.05
 
 
 @pytest.mark.slow
@@ -281,3 +305,4 @@ def test_windows_are_learned_and_compared(run_study):
     assert windows[0.3, 0.1] < min(windows[0.3, 0.9], windows[1.0, 0.1]) < windows[1.0, 0.9]
     assert all(row["across"] > row["along"] for row in run.summary["directions"])
     assert len(run.summary["predictions"]) == 8
+    assert len(claims_of(run)) == 3 + 1

@@ -252,6 +252,9 @@ def test_sizes_of_heads_are_compared(run_study):
     assert [row["heads"] for row in run.summary["rows"]] == [1, 4]
     assert all(row["deviation"] < 1e-9 for row in run.summary["rows"])
     assert len(run.summary["predictions"]) == 6
+    (one,) = run.summary["claims"]
+    of = {row["heads"]: row["less"]["mean"] / row["equal"]["mean"] for row in run.summary["rows"]}
+    assert (one["ours"], one["control_figure"]) == pytest.approx((of[4], of[1]))
 
 
 def test_smoothing_is_judged_by_the_minimum_error():
