@@ -107,10 +107,10 @@ model = ak.LearnedKernelRegression(
 )
 
 # %% [markdown]
-# Adam takes 600 steps, each with 32 new functions. All steps are one compiled program.
+# Adam takes 400 steps, each with 32 new functions. All steps are one compiled program.
 
 # %%
-STEPS = 600
+STEPS = 400
 optimizer = optax.chain(
     optax.clip_by_global_norm(1.0),
     optax.adam(optax.warmup_cosine_decay_schedule(0.0, 5e-3, 50, STEPS, 5e-5)),
@@ -143,7 +143,7 @@ print("mean loss of the first and the last 100 steps:", losses[:100].mean(), los
 # %% [markdown]
 # ## Comparison on new functions
 #
-# We compare three predictors on 200 new functions:
+# We compare three predictors on 100 new functions:
 #
 # - *Learned*: the trained model, without any fit to the context.
 # - *Tuned*: Nadaraya–Watson, its lengthscale fitted to each context by leave-one-out.
@@ -153,7 +153,7 @@ print("mean loss of the first and the last 100 steps:", losses[:100].mean(), los
 # noisy labels do not always identify a lengthscale; such fits emit a `FitWarning`, which we print.
 
 # %%
-x, y, at, truth = jax.vmap(draw_function)(jax.random.split(jax.random.PRNGKey(2), 200))
+x, y, at, truth = jax.vmap(draw_function)(jax.random.split(jax.random.PRNGKey(2), 100))
 with warnings.catch_warnings(action="ignore", category=ak.FitWarning):
     tuned = ak.fit_many(
         ak.KernelRegression(ak.Gaussian(0.3)),
@@ -177,11 +177,11 @@ curves = {
 }
 errors = {name: jnp.mean((curve - truth) ** 2, axis=1) for name, curve in curves.items()}
 for predictor, error in errors.items():
-    print(f"{predictor:10s} {error.mean():.4f} ± {error.std() / 200**0.5:.4f}")
+    print(f"{predictor:10s} {error.mean():.4f} ± {error.std() / 100**0.5:.4f}")
 ratio = errors["learned"].mean() / errors["tuned"].mean()
 difference = errors["learned"] - errors["tuned"]
 print(f"learned ÷ tuned: {ratio:.2f}")
-print(f"paired difference: {difference.mean():.4f} ± {difference.std() / 200**0.5:.4f}")
+print(f"paired difference: {difference.mean():.4f} ± {difference.std() / 100**0.5:.4f}")
 
 # %% [markdown]
 # The model, never trained on these functions, has a smaller error than the tuned regression. The

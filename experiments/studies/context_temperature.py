@@ -56,6 +56,10 @@ def draw_errors(run: Run, study: "ContextTemperature", results: Rows, rows: Rows
         ax.set(xscale="log", yscale="log", xlabel="temperature τ", title=case, ylim=(0.25, 4.0))
         ticks_at(ax.xaxis, [0.3, 1, 3, 10, 30])
         ticks_at(ax.yaxis, [0.2, 0.3, 0.5, 1, 2, 4])
+    suited, wider = (here[case][1]["best"] for case in (SUITED, "wider inputs"))
+    figure.suptitle(
+        f"The best temperature, {suited:.1f} for suited inputs, is {wider:.1f} for wider ones"
+    )
     axes[0].set_ylabel(f"squared error ÷ variance, {n} rows")
     save_with_legend(run, "errors", figure, [axes[0]])
 
@@ -74,6 +78,12 @@ def draw_choices(run: Run, rows: Rows) -> None:
         draw_dots(ax, names, ratios)
         ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
         ax.set(title=f"{n} rows", xlabel="error ÷ best of each prompt")
+    errors = [row["error"] for row in rows if row["n"] == lengths[-1]]
+    worst = max(error[LEAVE_ONE_OUT]["mean"] / error[OF_CASE]["mean"] - 1 for error in errors)
+    figure.suptitle(
+        f"{lengths[-1]} rows: by leave-one-out the error is at most {worst:.0%} above that of the "
+        f"best temperature"
+    )
     save_with_legend(run, "choices", figure, figure.axes[:1])
 
 

@@ -88,7 +88,7 @@ class HeadEnsemble(Study):
         )
         cases, name_of = [*rows, *best], operator.itemgetter("name")
         predictions = judge_and_print(run, claims(max(self.rows)), cases, name_of)
-        draw_terms(run, rows)
+        draw_terms(run, rows, best)
         found = {"rows": rows, "best": best, "predictions": predictions}
         run.summary(found | {"claims": list(self.ledger_rows(rows))})
 
@@ -191,7 +191,7 @@ def claims(longest: int) -> Claims:
     }
 
 
-def draw_terms(run: Run, rows: list[dict[str, Any]]) -> None:
+def draw_terms(run: Run, rows: list[dict[str, Any]], best: list[dict[str, Any]]) -> None:
     """The terms of the error against the number of heads, by function and number of rows."""
     functions = list(dict.fromkeys(row["function"] for row in rows))
     lengths = sorted({row["n"] for row in rows})
@@ -212,5 +212,7 @@ def draw_terms(run: Run, rows: list[dict[str, Any]]) -> None:
         ax.plot(at, weighted, "o", color=ak.plot.ORANGE, label="weights by leave-one-out")
         ax.set(title=f"{name}, {n} rows")
         ax.set_xticks(at, [f"{row['heads']} of {row['size']}" for row in here])
+    fewest = sum(row["equal"] == max(each["size"] for each in rows) for row in best)
+    figure.suptitle(f"The fewest heads have the least error in {fewest} of {len(best)} cases")
     label_outer(axes.values(), "heads of d_k columns", "squared error")
     save_with_legend(run, "terms", figure, list(axes.values())[:1])

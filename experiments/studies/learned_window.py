@@ -155,7 +155,7 @@ class LearnedWindow(Study):
         )
         cases, name_of = [*rows, *powers, *directions, *warps], operator.itemgetter("name")
         predictions = judge_and_print(run, CLAIMS, cases, name_of)
-        draw_windows(run, rows)
+        draw_windows(run, rows, powers[0])
         found = {"rows": rows, "powers": powers, "directions": directions, "warps": warps}
         run.summary(
             found | {"predictions": predictions, "claims": list(ledger_rows(powers[0], rows))}
@@ -284,7 +284,7 @@ CLAIMS: Claims = {
 }
 
 
-def draw_windows(run: Run, rows: list[dict[str, Any]]) -> None:
+def draw_windows(run: Run, rows: list[dict[str, Any]], powers: dict[str, Any]) -> None:
     """Windows against the length of the context, a panel for each order and noise."""
     orders, noises, lengthscales, lengths = (
         sorted({row[part] for row in rows}) for part in ("order", "noise", "lengthscale", "n")
@@ -310,5 +310,7 @@ def draw_windows(run: Run, rows: list[dict[str, Any]]) -> None:
     ax.plot([], [], "x", color=ak.plot.ink(), label="best of its kind")
     ax.plot([], [], "s", color=ak.plot.ink(), markersize=3, label="leave-one-out, middle half")
     ticks_at(ax.xaxis, lengths)
+    title = "{name}: a window to the power {n:.2f} of n, {noise:.2f} of σ, {lengthscale:.2f} of L"
+    figure.suptitle(title.format_map(powers))
     label_outer(axes.values(), "rows of the context", "window ℓ")
     save_with_legend(run, "windows", figure, [ax])
