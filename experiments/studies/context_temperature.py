@@ -79,10 +79,13 @@ def draw_choices(run: Run, rows: Rows) -> None:
         ax.axvline(1.0, color=ak.plot.ink(), linewidth=0.8)
         ax.set(title=f"{n} rows", xlabel="error ÷ best of each prompt")
     errors = [row["error"] for row in rows if row["n"] == lengths[-1]]
-    worst = max(error[LEAVE_ONE_OUT]["mean"] / error[OF_CASE]["mean"] - 1 for error in errors)
+    left_out, fixed = (
+        max(error[name]["mean"] / error[OF_CASE]["mean"] for error in errors)
+        for name in (LEAVE_ONE_OUT, FIXED)
+    )
     figure.suptitle(
-        f"{lengths[-1]} rows: by leave-one-out the error is at most {worst:.0%} above that of the "
-        f"best temperature"
+        f"{lengths[-1]} rows: up to {left_out:.2f} times the error of the best temperature by "
+        f"leave-one-out, {fixed:.1f} at a fixed one"
     )
     save_with_legend(run, "choices", figure, figure.axes[:1])
 
