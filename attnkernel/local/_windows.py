@@ -121,7 +121,7 @@ class Maximum(NamedTuple):
     inverse: Float[Array, "terms terms"]
 
 
-class _NewtonSearch(NamedTuple):
+class _Ascent(NamedTuple):
     """The best point so far, the next step and its length, and whether it is the last.
 
     `gain` is $g^\top H^{-1} g$, twice the gain that the quadratic expansion promises.
@@ -150,7 +150,7 @@ def maximise(
 
     sufficient_share = 1e-4  # of the gain that the gradient promises, from which a step is accepted
 
-    def take_step(search: _NewtonSearch) -> _NewtonSearch:
+    def take_step(search: _Ascent) -> _Ascent:
         trial = search.point + search.length * search.step
         found = expand(trial)
         slack = 16.0 * eps * (1.0 + jnp.abs(search.value))
@@ -161,18 +161,16 @@ def maximise(
         gain, count = jnp.dot(found.gradient, step), search.steps + 1
         is_last = ~(gain > eps * found.curvature[0, 0])
         parts = (trial, found.value, inverse, step, jnp.ones_like(zero), gain)
-        accepted = _NewtonSearch(*parts, count, is_last)
+        accepted = _Ascent(*parts, count, is_last)
         halved = search._replace(length=0.5 * search.length, steps=count)
         return jax.tree.map(lambda a, b: jnp.where(is_accepted, a, b), accepted, halved)
 
     max_newton_steps = 100  # 4 to 8 in most windows, about 40 where labels are separated
 
-    def goes_on(search: _NewtonSearch) -> Bool[Array, ""]:
+    def goes_on(search: _Ascent) -> Bool[Array, ""]:
         return ~search.is_last & (search.steps < max_newton_steps)
 
-    begin = _NewtonSearch(
-        start, zero, eye, none, zero, zero, jnp.zeros((), int), jnp.zeros((), bool)
-    )
+    begin = _Ascent(start, zero, eye, none, zero, zero, jnp.zeros((), int), jnp.zeros((), bool))
     end = jax.lax.while_loop(goes_on, take_step, begin)
     point = end.point + end.length * end.step
     point = jnp.where(jnp.all(jnp.isfinite(point)), point, end.point)
