@@ -132,24 +132,18 @@ class HeadEnsemble(Study):
     def ledger_rows(self, rows: list[dict[str, Any]]) -> Iterator[Claim]:
         """What weights by leave-one-out gain for the most heads and rows, beside one head."""
         for name in self.functions:
-            of = {
-                row["heads"]: row
-                for row in rows
-                if (row["function"], row["n"]) == (name, max(self.rows))
-            }
-            (one, _), (gain, half) = (
-                [
-                    of[heads]["less"][part] / of[heads]["equal"]["mean"]
-                    for part in ("mean", "half_width")
-                ]
-                for heads in (min(of), max(of))
+            here = [row for row in rows if (row["function"], row["n"]) == (name, max(self.rows))]
+            few, many = (pick(here, key=operator.itemgetter("heads")) for pick in (min, max))
+            one = few["less"]["mean"] / few["equal"]["mean"]
+            gain, half = (
+                many["less"][part] / many["equal"]["mean"] for part in ("mean", "half_width")
             )
             words = (
-                f"{name}: {max(of)} heads weighted by leave-one-out have less error than with "
-                f"equal weights; in shares of it"
+                f"{name}: {many['heads']} heads weighted by leave-one-out have less error than "
+                f"with equal weights; in shares of it"
             )
             parts = gain, gain - half, gain + half, self.sets
-            control = f"heads of {self.dim // min(of)} columns gain nothing", one
+            control = f"heads of {few['size']} columns gain nothing", one
             judged = verdict(gain + half < 0, one > -0.02)
             yield Claim(words, "asked in arXiv 2605.20271", None, *parts, *control, judged)
 

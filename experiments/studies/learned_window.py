@@ -225,10 +225,8 @@ def ledger_rows(learned: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator
     for part, expected in EXPECTED.items():
         power, half, shuffled = (learned[name][part] for name in ("power", "half", "shuffled"))
         words = f"{learned['name']}: its power of {part} is within 0.15 of that of long contexts"
-        source, control = (
-            "arXiv 2402.11639: its sign",
-            ("windows in random order have none", shuffled),
-        )
+        source = "arXiv 2402.11639: its sign"
+        control = "windows in random order have none", shuffled
         judged = verdict(abs(power - expected) < 0.15, abs(shuffled - expected) >= 0.15)
         parts = power, power - half, power + half, len(rows)
         yield Claim(words, source, expected, *parts, *control, judged)
@@ -238,14 +236,13 @@ def ledger_rows(learned: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator
         for n in lengths[:: len(lengths) - 1]
     )
     more, half = float(few.mean()), float(half_width(few))
+    parts = more, more - half, more + half, len(few)
     words = (
         f"{lengths[0]} rows: leave-one-out has 10 % more error than the learned window; in shares"
     )
     control = f"at {lengths[-1]} rows it has not", float(many.mean())
     judged = verdict(more > 0.1, control[1] < 0.1)
-    yield Claim(
-        words, "asked here", None, more, more - half, more + half, len(few), *control, judged
-    )
+    yield Claim(words, "asked here", None, *parts, *control, judged)
 
 
 CLAIMS: Claims = {

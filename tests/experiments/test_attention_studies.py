@@ -305,4 +305,11 @@ def test_windows_are_learned_and_compared(run_study):
     assert windows[0.3, 0.1] < min(windows[0.3, 0.9], windows[1.0, 0.1]) < windows[1.0, 0.9]
     assert all(row["across"] > row["along"] for row in run.summary["directions"])
     assert len(run.summary["predictions"]) == 8
-    assert len(claims_of(run)) == 3 + 1
+    *powers, costs = claims_of(run)
+    learned = run.summary["powers"][0]
+    assert [one["ours"] for one in powers] == [learned[part] for part in EXPECTED]
+    few, many = (
+        np.mean([row["ratio"] for row in run.summary["rows"] if row["n"] == n]) - 1
+        for n in (16, 32)
+    )
+    assert (costs["ours"], costs["control_figure"]) == pytest.approx((few, many))
