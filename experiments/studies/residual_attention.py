@@ -9,7 +9,8 @@ $\rho_i = (\mathrm{Cov}_i(k, k) + \lambda I)^{-1} (\bar k_i - q_i)$; Parallax (Z
 2605.29157, 2026) learns $\rho_i = R\, x_i$ over many sequences.
 
 Labels are piecewise linear in the keys: $f(k) = M_{s(k)}^\top k$, s the anchor with the largest
-product with k. Of one piece, f is linear. The layers have keys of length 1.
+product with k. Of one piece, f is linear. The layers have keys of length 1. At equal time each
+parent takes in more rows: as many as it can while softmax of residuals takes in its own.
 """
 
 import functools
@@ -47,6 +48,7 @@ COMPARED = {name: LAYERS[name] for name in PARENTS} | {
 PROBES = PLAIN, LEARNED, EXACT = "order 0", "learned probe", "exact probe, learned ridge"
 CHOSEN, TURNED = "exact probe, ridge by leave-one-out", "learned probe, its sign turned"
 RIDGES = np.geomspace(1e-3, 10.0, 9)
+MOST_ROWS = 32  # of a parent at equal time, for one of the residuals
 UNIT = "of length 1"
 KEYS = ("alike", "of their own spread")  # of all sequences, or of each
 
@@ -130,15 +132,13 @@ class ResidualAttention(Study):
         judges = {name: errors_of_layer(layer) for name, layer in COMPARED.items()}
         programs = {name: jax.jit(functools.partial(every, one)) for name, one in judges.items()}
 
-        def errors(place: tuple[int, str]) -> dict[str, Any]:
-            pieces, name = place
+        def errors(place: tuple[int, str, int]) -> dict[str, Any]:
+            pieces, name, rows = place
             keys = jax.random.split(of_layers, self.sequences)
-            data = jax.vmap(lambda key: self.draw(key, pieces, self.rows))(keys)
+            data = jax.vmap(lambda key: self.draw(key, pieces, rows))(keys)
             found, _ = programs[name](data)
-            return {"pieces": pieces, "layer": name, "errors": np.asarray(found)}
+            return {"pieces": pieces, "layer": name, "rows": rows, "errors": np.asarray(found)}
 
-        places = list(itertools.product(self.pieces, COMPARED))
-        layers = monitor.collect("layers", places, errors, "{layer}, {pieces} pieces".format_map)
         k, v, q, _ = self.draw(key, 1, self.timed)
         calls = {}
         for name, layer in COMPARED.items():
@@ -146,12 +146,27 @@ class ResidualAttention(Study):
             given = first, jnp.stack([q, q]), k, v
             calls[name] = functools.partial(jax.jit(layer.predict), *given)
         seconds = medians(interleaved(calls, self.repeats).seconds)
+        rows = {words: self.rows_at_equal_time(words, seconds) for words in OF_RESIDUALS}
+        sizes_of = [(name, self.rows) for name in COMPARED]
+        sizes_of += [of for parents in rows.values() for of in parents.items()]
+        places = [(pieces, *of) for pieces in self.pieces for of in dict.fromkeys(sizes_of)]
+        words = "{layer}, {pieces} pieces, {rows} rows".format_map
+        layers = monitor.collect("layers", places, errors, words)
         probes = [
             {"name": f"{_words(pieces)}, keys {keys}", "keys": keys}
             | self.compare_probes(monitor, pieces, keys, of_training, of_tests)
             for pieces, keys in itertools.product(sorted(set(self.pieces)), KEYS)
         ]
-        return {"layers": layers, "seconds": seconds, "probes": probes}
+        return {"layers": layers, "seconds": seconds, "rows": rows, "probes": probes}
+
+    def rows_at_equal_time(self, words: str, seconds: dict[str, float]) -> dict[str, int]:
+        """How many rows both parents take in while softmax of residuals takes in `rows`.
+
+        The time of softmax is quadratic in the rows, that of a recurrence linear.
+        """
+        parents = {"softmax": 0.5, OF_RESIDUALS[words]: 1.0}
+        more = {name: (seconds[words] / seconds[name]) ** power for name, power in parents.items()}
+        return {name: round(self.rows * min(max(1.0, by), MOST_ROWS)) for name, by in more.items()}
 
     def compare_probes(
         self, monitor: Monitor, pieces: int, keys: str, of_training: Array, of_tests: Array
@@ -195,14 +210,22 @@ class ResidualAttention(Study):
         return {"errors": jax.tree.map(np.asarray, found), "cosine": np.asarray(cosine)}
 
     def report(self, results: dict[str, Any], run: Run) -> None:
-        errors = {(row["layer"], row["pieces"]): row["errors"] for row in results["layers"]}
-        rows = [self.compared(errors, pieces) for pieces in sorted(set(self.pieces))]
+        at = {
+            (row["layer"], row["pieces"], row["rows"]): row["errors"] for row in results["layers"]
+        }
+        rows = [self.compared(at, pieces, results["rows"]) for pieces in sorted(set(self.pieces))]
         table = [
             {"layer": name, "seconds": results["seconds"][name]}
             | {f"{row['name']}": row["errors"][name] for row in rows}
             for name in COMPARED
         ]
         run.table_of(f"Squared errors; seconds of {self.timed} rows", table)
+        equal = [
+            {"layer": words, "rows of parents": list(results["rows"][words].values())}
+            | {f"{row['name']}": row["at_equal_time"][words]["mean"] for row in rows}
+            for words in OF_RESIDUALS
+        ]
+        run.table_of("At equal time: errors above the better parent, in shares of its", equal)
         probes = []
         for found in results["probes"]:
             of = found["errors"]
@@ -217,21 +240,31 @@ class ResidualAttention(Study):
         predictions = judge_and_print(run, claims(), [*rows, *probes], itemgetter("name"))
         draw_errors(run, rows)
         found = {"rows": rows, "probes": probes, "seconds": results["seconds"]}
+        found["rows_at_equal_time"] = results["rows"]
         listed = list(ledger_rows(rows, probes, self.sequences))
         run.summary(found | {"predictions": predictions, "claims": listed})
 
-    def compared(self, errors: dict[tuple[str, int], np.ndarray], pieces: int) -> dict[str, Any]:
+    def compared(
+        self,
+        errors: dict[tuple[str, int, int], np.ndarray],
+        pieces: int,
+        more_rows: dict[str, dict[str, int]],
+    ) -> dict[str, Any]:
         """The mean errors of one number of pieces, and how much each layer of residuals is above
-        the better of its parents."""
-        of = {name: errors[name, pieces] for name in COMPARED}
-        gain = {}
-        for words, name in OF_RESIDUALS.items():
-            parent = min(of[name], of["softmax"], key=np.mean)
-            gain[words] = mean_of(of[words] / parent.mean() - parent / parent.mean())
+        the better of its parents, at equal rows and at equal time."""
+        of = {name: errors[name, pieces, self.rows] for name in COMPARED}
+
+        def gain(words: str, rows: dict[str, int]) -> Any:
+            parent = min((errors[name, pieces, rows[name]] for name in rows), key=np.mean)
+            return mean_of(of[words] / parent.mean() - parent / parent.mean())
+
+        equal = {words: gain(words, dict.fromkeys(rows, self.rows))
+                 for words, rows in more_rows.items()}  # fmt: skip
+        at_equal_time = {words: gain(words, rows) for words, rows in more_rows.items()}
         means = {name: float(values.mean()) for name, values in of.items()}
         widths = {name: float(half_width(values)) for name, values in of.items()}
         row = {"name": _words(pieces), "pieces": pieces, "errors": means, "widths": widths}
-        return row | {"over_parents": gain}
+        return row | {"over_parents": equal, "at_equal_time": at_equal_time}
 
 
 def _words(pieces: int) -> str:
@@ -255,6 +288,10 @@ def ledger_rows(
     for words, row in itertools.product(OF_RESIDUALS, curved):
         asked = f"{row['name']}: {words}, error above that of the better parent in shares of it"
         one = row["over_parents"][words]
+        yield claim(asked, "asked in arXiv 2510.01450", one, sequences, control)
+    for words, row in itertools.product(OF_RESIDUALS, rows):
+        asked = f"{row['name']}, at equal time: {words}, error above that of the better parent"
+        one = row["at_equal_time"][words]
         yield claim(asked, "asked in arXiv 2510.01450", one, sequences, control)
     for row in probes:
         one, turned = (row["over order 0"][name] for name in (LEARNED, TURNED))
@@ -281,6 +318,10 @@ def claims() -> Claims:
             lambda row: (
                 row["errors"]["order 1"] < min(row["errors"][name] for name in OF_RESIDUALS)
             ),
+        ),
+        "at equal time the better parent, which takes in more rows, has less error": (
+            lambda row: "at_equal_time" in row,
+            lambda row: all(one["mean"] >= 0 for one in row["at_equal_time"].values()),
         ),
         "a learned probe gives half of what the exact one gives, or more": (
             is_probe,

@@ -143,4 +143,9 @@ def test_softmax_of_residuals_and_probes_are_those_of_loops(x64, run_study):
     line = np.linalg.lstsq(design * root, v * root, rcond=None)[0]
     np.testing.assert_allclose(exact(q[0], k, v)[0], line[0], rtol=1e-6)
     run = run_study("residual_attention", *SMALL_RESIDUALS)
-    assert len(run.summary["claims"]) == 4 + 2 * 2
+    assert len(run.summary["claims"]) == 4 + 2
+    rows, seconds = (run.summary[part] for part in ("rows_at_equal_time", "seconds"))
+    for words, parents in rows.items():
+        for parent, power in zip(parents, (0.5, 1.0), strict=True):
+            more = np.clip((seconds[words] / seconds[parent]) ** power, 1.0, 32.0)
+            assert parents[parent] == pytest.approx(24 * more, abs=0.5)
