@@ -67,16 +67,16 @@ def execute(sources: dict[str, str]) -> dict[str, list[str]]:
     outputs = {}
     workers = min(len(sources), os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as folder, cells.processes(workers) as pool:
-        running = {name: start(pool, name, source, folder) for name, source in sources.items()}
+        running = {name: start(pool, source, folder) for name, source in sources.items()}
         for name, future in running.items():
             outputs[name] = as_markdown(name, sources[name], future.result(), DOCS)
             print(f"executed {name}", flush=True)
     return outputs
 
 
-def start(pool: ProcessPoolExecutor, name: str, source: str, folder: str) -> Future:
+def start(pool: ProcessPoolExecutor, source: str, folder: str) -> Future:
     """Begins to execute a page in a process of its own, whose working directory is `folder`."""
-    return pool.submit(cells.execute, name, pages.cells(source), folder)
+    return pool.submit(cells.execute, pages.cells(source), folder)
 
 
 def as_markdown(name: str, source: str, outputs: list, folder: Path) -> list[str]:

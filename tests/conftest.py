@@ -4,9 +4,12 @@ Tests compile with XLA's optimisations off, in the commands that they start too:
 most of their time. `pytest --optimised` compiles as users do.
 """
 
+import fcntl
 import functools
 import gc
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -234,6 +237,31 @@ def bounded_memory_mappings():
     mappings = Path("/proc/self/maps")
     if not mappings.exists() or mappings.read_text().count("\n") > MAX_MEMORY_MAPPINGS:
         jax.clear_caches()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The site of the documentation, by the command of CONTRIBUTING.md: built once for all workers,
+    without a warning."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    site, root = folder / "site", Path(__file__).parents[1]
+    (command,) = re.findall(r"python (-m sphinx .*)", (root / "CONTRIBUTING.md").read_text())
+    with (folder / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not site.exists():
+            done = subprocess.run(
+                [sys.executable, *shlex.split(command)[:-1], str(site)],
+                cwd=root,
+                # one thread: the arrays of pages are small
+                env=os.environ | {"PYTHONPATH": str(root), "NPROC": "1"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return site
 
 
 @pytest.fixture

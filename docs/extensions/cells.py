@@ -10,15 +10,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import forkserver
 from unittest.mock import patch
 
-# Pages whose programs compute for longer than they compile: they alone are optimised.
-HEAVY = (
-    "choose",  # 75 CPU s, not optimised 112
-    "notebooks/200_hold_out",
-    "notebooks/600_learned_projections",
-    "notebooks/700_million_points",  # it shows seconds
-    "notebooks/1200_learned_window",
-    "notebooks/1300_head_ensemble",
-)
 INLINE = "module://matplotlib_inline.backend_inline"
 IMPORTED = ("attnkernel", "matplotlib.pyplot", "IPython", INLINE.removeprefix("module://"))
 
@@ -29,7 +20,6 @@ def processes(workers: int) -> ProcessPoolExecutor:
         "PYTHONWARNINGS": "default",
         # A folder that pages share costs as much to write as it saves.
         "JAX_ENABLE_COMPILATION_CACHE": "false",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     }
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", *IMPORTED])
@@ -38,13 +28,12 @@ def processes(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, context, max_tasks_per_child=1)
 
 
-def execute(name: str, cells: list[str], folder: str) -> list[tuple[str, list[str]]]:
+def execute(cells: list[str], folder: str) -> list[tuple[str, list[str]]]:
     """Returns what each cell prints, and its pictures as PNG in base 64.
 
     **Raises:** the error of a cell; `RuntimeError` if one warns.
     """
     # imported in the process that executes, when it has its environment
-    import jax  # noqa: PLC0415
     import matplotlib.pyplot as plt  # noqa: PLC0415
     from IPython.core.interactiveshell import InteractiveShell  # noqa: PLC0415
     from IPython.utils.capture import capture_output  # noqa: PLC0415
@@ -53,8 +42,6 @@ def execute(name: str, cells: list[str], folder: str) -> list[tuple[str, list[st
 
     os.chdir(folder)
     os.environ["IPYTHONDIR"] = folder  # not in the user's home
-    if name in HEAVY:
-        jax.config.update("jax_disable_most_optimizations", False)
     config = Config()
     config.HistoryManager.enabled = False
     shell = InteractiveShell.instance(config=config)

@@ -54,9 +54,7 @@ class Boundary(Study):
     lengthscales: list[Positive] = Field(
         default=[0.005, 0.01, 0.02, 0.04, 0.08], min_length=2, max_length=12, description="h"
     )
-    points: int = Field(
-        default=101, ge=2, le=1000, description="inputs asked, from the boundary to the middle"
-    )
+    points: int = Field(default=101, ge=2, le=1000, description="inputs, from boundary to middle")
 
     def check(self) -> None:
         low, high = 10.0 / self.n, 0.125

@@ -20,13 +20,12 @@ import attnkernel as ak
 from ..config import FieldError, NonEmpty, Positive, Several
 from ..reports import facets, label_outer, save_with_legend
 from ..reports.predictions import Claims, judge_and_print, mean_of
-from ..runs import NO_MONITOR, Monitor, Run, as_cell
+from ..runs import NO_MONITOR, Monitor, Run
 from .claims import Claim, verdict
 from .head_errors import FUNCTIONS, Function, decompose_error, fit_data_sets
 from .study import Study
 
-COLUMNS = ("n", "heads", "size", "bias", "variance", "covariance", "shown_equal")
-COLUMNS += ("shown_weighted", "mass")
+COLUMNS = ("n", "heads", "size", "bias", "variance", "covariance", "equal", "weighted", "mass")
 
 
 class HeadEnsemble(Study):
@@ -37,9 +36,7 @@ class HeadEnsemble(Study):
     dim: int = Field(default=8, ge=2, le=64)
     heads: Several[Annotated[int, Field(ge=1, le=64)]] = [1, 2, 4, 8]
     rows: NonEmpty[Annotated[int, Field(ge=16, le=8192)]] = [64, 256, 1024]
-    rotated: bool = Field(
-        default=True, description="whether heads see random directions, not columns"
-    )
+    rotated: bool = Field(default=True, description="heads see random directions, not columns")
     noise: Positive = 0.3
     queries: int = Field(default=128, ge=2, le=4096)
     sets: int = Field(default=60, ge=3, le=10_000)
@@ -108,8 +105,6 @@ class HeadEnsemble(Study):
             "equal": mean_of(equal),
             "weighted": mean_of(weighted),
             "less": mean_of(weighted - equal),
-            "shown_equal": as_cell(mean_of(equal)),
-            "shown_weighted": as_cell(mean_of(weighted)),
             "mass": float(fitted["weights"].sum(axis=1).mean()),
             "lengthscale": float(np.median(fitted["lengthscale"])),
         }

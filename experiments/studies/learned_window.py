@@ -23,7 +23,7 @@ import attnkernel as ak
 from ..config import NonEmpty, Positive, Several
 from ..reports import facets, label_outer, looks_of, save_with_legend, ticks_at
 from ..reports.predictions import Claims, half_width, judge_and_print, mean_of
-from ..runs import NO_MONITOR, Monitor, Run, as_cell
+from ..runs import NO_MONITOR, Monitor, Run
 from .claims import Claim, verdict
 from .study import Keys, Study
 from .training import sizes, train
@@ -38,11 +38,9 @@ class LearnedWindow(Study):
     lengthscales: Several[Positive] = Field(default=[0.25, 0.5, 1.0], description="of functions")
     noises: Several[Positive] = [0.1, 0.3, 0.9]
     contexts: Several[Annotated[int, Field(ge=16, le=1024)]] = [32, 96, 288]
-    growth: Positive = Field(
-        default=1.0, description="of the logarithm of the noise along an input, heteroskedastic"
-    )
+    growth: Positive = Field(default=1.0, description="of the log of the noise along an input")
     angle: float = Field(
-        default=30.0, description="of the one direction that matters of two inputs, in degrees"
+        default=30.0, description="degrees: the direction of two inputs that matters"
     )
     batch: int = Field(default=16, ge=1, le=1024)
     targets: int = Field(default=16, ge=1, le=512)
@@ -85,8 +83,8 @@ class LearnedWindow(Study):
         linear = trained(linear, self.families(dim=2), longest, 0, ", two inputs")
         warp = Warp(jnp.full(kinds, -1.4), jnp.full(kinds, 0.1))
         warp = trained(warp, self.families(self.growth), longest, 0, ", noise that grows")
-        matrices, slopes = np.asarray(linear.scaled()), np.asarray(warp.b)
-        return {"windows": found, "matrices": matrices, "warps": slopes}
+        shapes = {"matrices": np.asarray(linear.scaled()), "slopes": np.asarray(warp.b)}
+        return {"windows": found, "shapes": shapes}
 
     def test(self, key: Array, families: Family, learned: Array, n: int, order: int) -> Any:
         """Errors and criteria of new tasks at each window, and at the learned and plug-in ones: by
@@ -130,36 +128,30 @@ class LearnedWindow(Study):
                 for name in ("learned", "best", "leave_one_out", "plug_in")
             ]
             run.table_of(
-                f"Windows, the middle half of leave-one-out's, the error of the learned one, and "
-                f"that of leave-one-out over and less it, order {order}; 95 % intervals",
+                f"Windows, the middle half of leave-one-out's, errors, and that of leave-one-out "
+                f"over that of the learned window, order {order}; 95 % intervals",
                 here,
-                (*kind, "windows", "low", "high", "learned", "ratio", "more"),
+                (*kind, "windows", "low", "high", "error", "ratio"),
             )
         run.table_of(
             "Powers in the window: −0.2 of n, 0.8 of L and 0.4 of σ for long contexts",
             powers,
             ("order", "of", *kind),
         )
-        directions = list(self.directions(results["matrices"]))
-        warps = list(self.warps(results["warps"]))
+        directions, warps = self.shapes(**results["shapes"])
         run.table_of(
-            f"Two inputs of which one direction matters, {max(self.contexts)} rows: windows, and "
-            f"the angle between it and the shorter one, in degrees",
-            directions,
-            (*kind[1:], "along", "across", "angle"),
-        )
-        run.table_of(
-            "Noise that grows: the power of σ(x) in the window at x, 0.4 for long contexts",
-            warps,
-            (*kind[1:], "power"),
+            f"{max(self.contexts)} rows: two inputs of which one direction matters, their windows, "
+            f"and the angle between it and the shorter one, in degrees; the power of a growing "
+            f"noise in the window, 0.4 for long contexts",
+            [one | other for one, other in zip(directions, warps, strict=True)],
+            (*kind[1:], "along", "across", "angle", "power"),
         )
         cases, name_of = [*rows, *powers, *directions, *warps], operator.itemgetter("name")
         predictions = judge_and_print(run, CLAIMS, cases, name_of)
         draw_windows(run, rows, powers[0])
         found = {"rows": rows, "powers": powers, "directions": directions, "warps": warps}
-        run.summary(
-            found | {"predictions": predictions, "claims": list(ledger_rows(powers[0], rows))}
-        )
+        found |= {"predictions": predictions, "claims": list(ledger_rows(powers[0], rows))}
+        run.summary(found)
 
     def kinds(self) -> list[dict[str, float]]:
         pairs = itertools.product(self.lengthscales, self.noises)
@@ -175,13 +167,6 @@ class LearnedWindow(Study):
                 errors = tested["errors"][np.arange(self.tested), chosen]
                 best = np.argmin(tested["errors"].mean(axis=0))
                 low, middle, high = map(float, np.quantile(grid[chosen], [0.25, 0.5, 0.75]))
-                means = {
-                    "learned": mean_of(tested["learned"]),
-                    "best": mean_of(tested["errors"][:, best]),
-                    "leave_one_out": mean_of(errors),
-                    "plug_in": mean_of(tested["plug_in_error"]),
-                    "more": mean_of(errors - tested["learned"]),
-                }
                 of_setting = f"order {found['order']}, {found['n']} rows"
                 yield {
                     "kind": "window",
@@ -197,26 +182,29 @@ class LearnedWindow(Study):
                     },
                     "low": low,
                     "high": high,
-                    "error": means,
-                    "learned": as_cell(means["learned"]),
-                    "more": as_cell(means["more"]),
+                    "error": {
+                        "learned": mean_of(tested["learned"]),
+                        "best": mean_of(tested["errors"][:, best]),
+                        "leave_one_out": mean_of(errors),
+                        "plug_in": mean_of(tested["plug_in_error"]),
+                    },
                     "ratio": float(errors.mean() / tested["learned"].mean()),
                 }
 
-    def directions(self, matrices: Float[np.ndarray, "kinds 2 2"]) -> Iterator[dict[str, Any]]:
-        """The longest and shortest window of each learned matrix, and where the shortest points."""
-        for kind, matrix in zip(self.kinds(), matrices, strict=True):
+    def shapes(self, matrices: np.ndarray, slopes: np.ndarray) -> tuple[list[Any], list[Any]]:
+        """The longest and shortest window of each learned matrix, shape (kinds, 2, 2), and where
+        the shortest points; the power of the noise in each window that grows."""
+        directions, warps = [], []
+        for kind, matrix, slope in zip(self.kinds(), matrices, slopes, strict=True):
             _, sizes, right = np.linalg.svd(matrix)
             cosine = np.clip(abs(right[0] @ self.direction(2)), 0.0, 1.0)
-            name = f"two inputs, L {kind['lengthscale']:g}, σ {kind['noise']:g}"
-            windows = {"along": float(1 / sizes[0]), "across": float(1 / sizes[1])}
-            angle = float(np.rad2deg(np.arccos(cosine)))
-            yield {"kind": "direction", **kind, "name": name, **windows, "angle": angle}
-
-    def warps(self, slopes: Float[np.ndarray, " kinds"]) -> Iterator[dict[str, Any]]:
-        for kind, slope in zip(self.kinds(), slopes, strict=True):
-            name = f"noise that grows, L {kind['lengthscale']:g}, σ {kind['noise']:g}"
-            yield {"kind": "warp", **kind, "power": float(slope / self.growth), "name": name}
+            of = {"angle": float(np.rad2deg(np.arccos(cosine))), **kind}
+            of |= {"along": float(1 / sizes[0]), "across": float(1 / sizes[1])}
+            words = f"L {kind['lengthscale']:g}, σ {kind['noise']:g}"
+            directions.append(of | {"kind": "direction", "name": f"two inputs, {words}"})
+            warp = {"kind": "warp", "name": f"noise that grows, {words}"}
+            warps.append(kind | warp | {"power": float(slope / self.growth)})
+        return directions, warps
 
 
 def ledger_rows(learned: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[Claim]:
@@ -237,9 +225,7 @@ def ledger_rows(learned: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator
     )
     more, half = float(few.mean()), float(half_width(few))
     parts = more, more - half, more + half, len(few)
-    words = (
-        f"{lengths[0]} rows: leave-one-out has 10 % more error than the learned window; in shares"
-    )
+    words = f"{lengths[0]} rows: leave-one-out has 10 % more error than the learned window, shares"
     control = f"at {lengths[-1]} rows it has not", float(many.mean())
     judged = verdict(more > 0.1, control[1] < 0.1)
     yield Claim(words, "asked here", None, *parts, *control, judged)
@@ -300,8 +286,8 @@ def draw_windows(run: Run, rows: list[dict[str, Any]], powers: dict[str, Any]) -
             ax.plot(n, learned, **look, label=f"learned, {kind}")
             ax.plot(n, best, "x", color=look["color"], markersize=8, label=f"_best, {kind}")
             square = {"fmt": "s", "color": look["color"], "markersize": 3, "linewidth": 0.8}
-            shifted, ends = n * 1.04 ** (place + 1), (left_out - low, high - left_out)
-            ax.errorbar(shifted, left_out, ends, **square, label=f"_leave-one-out, {kind}")
+            ends = left_out - low, high - left_out
+            ax.errorbar(n * 1.04 ** (place + 1), left_out, ends, **square)
         ax.set(xscale="log", yscale="log", title=f"order {order}, σ = {noise:g}")
     ax = figure.axes[0]
     ax.plot([], [], "x", color=ak.plot.ink(), label="best of its kind")

@@ -30,9 +30,7 @@ class Projection(Study):
     heads: int = Field(default=8, ge=1, le=64)
     learned_heads: int = Field(default=4, ge=1, le=64)
     qk_size: int = Field(default=8, ge=1, le=256)
-    hidden: int = Field(
-        default=32, ge=1, le=1024, description="width of the perceptron that embeds an input"
-    )
+    hidden: int = Field(default=32, ge=1, le=1024, description="width of the embedding of an input")
 
     def check(self) -> None:
         HoldOutSizes.from_config(self.hold_out, len(load(self.data, self.keys().next()).y))

@@ -47,7 +47,7 @@ class ColumnModel(Part):
         default=1, description="of the local polynomial: 0 constant, 1 linear, 2 quadratic"
     )
     periods: dict[Column, Positive] = Field(
-        default={}, description="of columns that go round a circle, such as {hour: 24}"
+        default={}, description="of columns on a circle, such as {hour: 24}"
     )
     family: Literal["gaussian", "binomial", "poisson", "gamma"] = Field(
         default="gaussian",

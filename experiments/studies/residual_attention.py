@@ -1,12 +1,9 @@
 r"""Softmax of what a recurrence leaves, and a learned probe in place of that of local lines.
 
-$$ \mathrm{out}_i = \sum_j a_{ij} (v_j - W_j k_j) + W_i q_i, \qquad
-   \mathrm{out}_i = \bar v_i - \mathrm{Cov}_i(v, k)\, \rho_i $$
+$$ \mathrm{out}_i = \sum_j a_{ij} (v_j - W_j k_j) + W_i q_i $$
 
 W is the state of a recurrence, which Zuo et al. (arXiv 2510.01450, 2025) name as future work. The
-mean $\bar v_i$ and the covariance are those of the weights $a_{ij}$. A local line has the probe
-$\rho_i = (\mathrm{Cov}_i(k, k) + \lambda I)^{-1} (\bar k_i - q_i)$; Parallax (Zuo et al., arXiv
-2605.29157, 2026) learns $\rho_i = R\, x_i$ over many sequences.
+probes are those of `probes`.
 
 Labels are piecewise linear in the keys: $f(k) = M_{s(k)}^\top k$, s the anchor with the largest
 product with k. Of one piece, f is linear. The layers have keys of length 1. At equal time each
@@ -17,16 +14,13 @@ import functools
 import itertools
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
-
-import attnkernel as ak
 
 from ..benchmarks.driver import interleaved, medians
 from ..config import NonEmpty, Positive
@@ -34,9 +28,10 @@ from ..reports import draw_dots, subplots
 from ..reports.predictions import Claims, half_width, judge_and_print, mean_of
 from ..runs import NO_MONITOR, Monitor, Run
 from .claims import Claim, verdict
+from .probes import CHOSEN, LEARNED, PLAIN, TURNED, Rows, compare_probes
 from .sequence_estimators import LAYERS, errors_of_layer, with_residuals
 from .study import Study
-from .training import sizes, train
+from .training import sizes
 
 FITTING = "Mesa, forgetting"  # it fits linear functions
 RECURRENCES = ("decay", "delta", "gated delta", FITTING)
@@ -45,54 +40,8 @@ OF_RESIDUALS = {f"softmax of {name}'s residuals": name for name in RECURRENCES}
 COMPARED = {name: LAYERS[name] for name in PARENTS} | {
     words: with_residuals(LAYERS[name]) for words, name in OF_RESIDUALS.items()
 }
-PROBES = PLAIN, LEARNED, EXACT = "order 0", "learned probe", "exact probe, learned ridge"
-CHOSEN, TURNED = "exact probe, ridge by leave-one-out", "learned probe, its sign turned"
-RIDGES = np.geomspace(1e-3, 10.0, 9)
-MOST_ROWS = 32  # of a parent at equal time, for one of the residuals
 UNIT = "of length 1"
 KEYS = ("alike", "of their own spread")  # of all sequences, or of each
-
-
-class Rows(NamedTuple):
-    """Keys, labels, queries and the function there."""
-
-    k: Float[Array, "rows dim"]
-    v: Float[Array, "rows dim_v"]
-    q: Float[Array, "rows dim"]
-    truth: Float[Array, "rows dim_v"]
-
-
-class Probed(eqx.Module):
-    """Attention to a context whose values are corrected by a probe of Cov(v, k)."""
-
-    log_lengthscale: Array
-    log_ridge: Array
-    projection: Float[Array, "dim dim"]  # R
-    kind: str = eqx.field(static=True)
-
-    def __init__(self, kind: str, dim: int):
-        self.kind, self.projection = kind, jnp.zeros((dim, dim))
-        self.log_lengthscale, self.log_ridge = jnp.zeros(()), jnp.log(jnp.asarray(0.1))
-
-    def __call__(self, q: Array, k: Array, v: Array, prior: Any = None) -> Array:
-        """The value at each query; 0 if a prior leaves it no key."""
-        mean, products, _, probe = self.moments(q, k, v, prior)
-        return mean - jnp.einsum("ido,id->io", products, probe)
-
-    def moments(
-        self, q: Array, k: Array, v: Array, prior: Any = None
-    ) -> tuple[Array, Array, Array, Array]:
-        """The mean of v, Cov(k, v), the exact probe and that of this model, at each query."""
-        kernel = ak.Gaussian(jnp.exp(self.log_lengthscale))
-        weights = ak.attention_weights(q, k, kernel=kernel, prior=prior)
-        centred = k[None] - (weights @ k)[:, None]
-        products = jnp.einsum("ij,ijd,jo->ido", weights, centred, v)
-        spread = jnp.einsum("ij,ijd,ije->ide", weights, centred, centred)
-        spread = spread + jnp.exp(self.log_ridge) * jnp.eye(k.shape[1])[None]
-        exact = jnp.linalg.solve(spread, (weights @ k - q)[..., None])[..., 0]
-        learned = q @ self.projection.T
-        probe = {PLAIN: jnp.zeros_like(q), LEARNED: learned, EXACT: exact}[self.kind]
-        return weights @ v, products, exact, probe
 
 
 class ResidualAttention(Study):
@@ -152,11 +101,12 @@ class ResidualAttention(Study):
         places = [(pieces, *of) for pieces in self.pieces for of in dict.fromkeys(sizes_of)]
         words = "{layer}, {pieces} pieces, {rows} rows".format_map
         layers = monitor.collect("layers", places, errors, words)
-        probes = [
-            {"name": f"{_words(pieces)}, keys {keys}", "keys": keys}
-            | self.compare_probes(monitor, pieces, keys, of_training, of_tests)
-            for pieces, keys in itertools.product(sorted(set(self.pieces)), KEYS)
-        ]
+        probes, tests = [], jax.random.split(of_tests, 5 * self.sequences)
+        for pieces, keys in itertools.product(sorted(set(self.pieces)), KEYS):
+            draw = functools.partial(self.draw, pieces=pieces, rows=self.context, keys=keys)
+            name, training = f"{_words(pieces)}, keys {keys}", sizes(self) | {"key": of_training}
+            found = compare_probes(draw, self.dim, training, tests, monitor, name)
+            probes.append({"name": name, "keys": keys} | found)
         return {"layers": layers, "seconds": seconds, "rows": rows, "probes": probes}
 
     def rows_at_equal_time(self, words: str, seconds: dict[str, float]) -> dict[str, int]:
@@ -166,48 +116,7 @@ class ResidualAttention(Study):
         """
         parents = {"softmax": 0.5, OF_RESIDUALS[words]: 1.0}
         more = {name: (seconds[words] / seconds[name]) ** power for name, power in parents.items()}
-        return {name: round(self.rows * min(max(1.0, by), MOST_ROWS)) for name, by in more.items()}
-
-    def compare_probes(
-        self, monitor: Monitor, pieces: int, keys: str, of_training: Array, of_tests: Array
-    ) -> dict[str, Any]:
-        """Errors of models that were trained over sequences, and how near both probes are."""
-
-        def loss(model: Probed, key: Array) -> Array:
-            k, v, q, truth = self.draw(key, pieces, self.context, keys)
-            return jnp.mean((model(q, k, v) - truth) ** 2)
-
-        models = {}
-        for kind in PROBES:
-            given = {
-                "key": of_training,
-                "name": f"{kind}, {_words(pieces)}, keys {keys}",
-                **sizes(self),
-            }
-            models[kind], _ = train(monitor, Probed(kind, self.dim), loss, **given)
-        models[TURNED] = eqx.tree_at(
-            lambda m: m.projection, models[LEARNED], replace_fn=jnp.negative
-        )
-
-        def judge(key: Array) -> tuple[dict[str, Array], Array]:
-            k, v, q, truth = self.draw(key, pieces, self.context, keys)
-            out = {name: model(q, k, v) for name, model in models.items()}
-
-            def with_ridge(ridge: Array) -> tuple[Array, Array]:
-                model = eqx.tree_at(lambda m: m.log_ridge, models[EXACT], jnp.log(ridge))
-                left_out = model(k, k, v, ak.priors.ExcludeSelf())
-                return jnp.mean((left_out - v) ** 2), model(q, k, v)
-
-            criteria, values = jax.lax.map(with_ridge, jnp.asarray(RIDGES, k.dtype))
-            out[CHOSEN] = values[jnp.argmin(criteria)]
-            _, _, exact, learned = models[LEARNED].moments(q, k, v)
-            norms = jnp.linalg.norm(exact, axis=1) * jnp.linalg.norm(learned, axis=1)
-            cosine = jnp.mean(jnp.sum(exact * learned, axis=1) / norms)
-            return {name: jnp.mean((of - truth) ** 2) for name, of in out.items()}, cosine
-
-        tests = jax.random.split(of_tests, 5 * self.sequences)
-        found, cosine = jax.jit(lambda keys: jax.lax.map(judge, keys))(tests)
-        return {"errors": jax.tree.map(np.asarray, found), "cosine": np.asarray(cosine)}
+        return {name: round(self.rows * max(1.0, by)) for name, by in more.items()}
 
     def report(self, results: dict[str, Any], run: Run) -> None:
         at = {
@@ -217,15 +126,11 @@ class ResidualAttention(Study):
         table = [
             {"layer": name, "seconds": results["seconds"][name]}
             | {f"{row['name']}": row["errors"][name] for row in rows}
+            | {f"{row['name']}, equal time": row["at_equal_time"].get(name) for row in rows}
             for name in COMPARED
         ]
-        run.table_of(f"Squared errors; seconds of {self.timed} rows", table)
-        equal = [
-            {"layer": words, "rows of parents": list(results["rows"][words].values())}
-            | {f"{row['name']}": row["at_equal_time"][words]["mean"] for row in rows}
-            for words in OF_RESIDUALS
-        ]
-        run.table_of("At equal time: errors above the better parent, in shares of its", equal)
+        words = f"Squared errors; seconds of {self.timed} rows; error at equal time, above that of "
+        run.table_of(f"{words}the better parent, in shares of it", table)
         probes = []
         for found in results["probes"]:
             of = found["errors"]
@@ -285,14 +190,11 @@ def ledger_rows(
     linear, *curved = rows
     nothing = linear["over_parents"][f"softmax of {FITTING}'s residuals"]["mean"]
     control = f"residuals of {FITTING} at {linear['name']}, which it fits, gain nothing", nothing
-    for words, row in itertools.product(OF_RESIDUALS, curved):
-        asked = f"{row['name']}: {words}, error above that of the better parent in shares of it"
-        one = row["over_parents"][words]
-        yield claim(asked, "asked in arXiv 2510.01450", one, sequences, control)
-    for words, row in itertools.product(OF_RESIDUALS, rows):
-        asked = f"{row['name']}, at equal time: {words}, error above that of the better parent"
-        one = row["at_equal_time"][words]
-        yield claim(asked, "asked in arXiv 2510.01450", one, sequences, control)
+    for when, cases in {"over_parents": curved, "at_equal_time": rows}.items():
+        at = ", at equal time" if cases is rows else ""
+        for words, row in itertools.product(OF_RESIDUALS, cases):
+            asked = f"{row['name']}{at}: {words}, error above the better parent's, in shares of it"
+            yield claim(asked, "asked in arXiv 2510.01450", row[when][words], sequences, control)
     for row in probes:
         one, turned = (row["over order 0"][name] for name in (LEARNED, TURNED))
         words = f"{row['name']}: a learned probe lowers the squared error of order 0"

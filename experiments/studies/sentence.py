@@ -41,9 +41,7 @@ class Sentences(Study):
 
     study: Literal["sentence"]
     sentences: list[Sentence] = Field(min_length=1, max_length=6)
-    contrast: Positive = Field(
-        default=6.0, description="score of a pair of roles that a head looks for"
-    )
+    contrast: Positive = Field(default=6.0, description="score of a pair that a head looks for")
     decay: Positive = Field(default=0.4, description="slope of the decay, per token")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:

@@ -31,9 +31,7 @@ class Study(Part, abc.ABC):
     name: Name = Field(default="", description="of the directory of a run; default: the study")
     seed: Seed = 2024
     precision: Literal["float32", "float64"] = "float32"
-    legacy_prng: bool = Field(
-        default=False, description="JAX's random numbers as they were before 2025"
-    )
+    legacy_prng: bool = Field(default=False, description="JAX's random numbers before 2025")
     style: Literal["light", "dark"] = Field(default="light", description="of the figures")
     is_benchmark: ClassVar[bool] = False
     distributed: ClassVar[bool] = False  # whether several processes can share the work

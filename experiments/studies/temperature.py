@@ -35,9 +35,7 @@ class Temperature(Study):
     lowest: Positive = 1e-6
     highest: Positive = 1e4
     points: int = Field(default=81, ge=2, le=1000)
-    draws: int = Field(
-        default=200, ge=2, le=10_000, description="noisy data sets, for bias and variance"
-    )
+    draws: int = Field(default=200, ge=2, le=10_000, description="data sets, for bias and variance")
     steps: int = Field(default=1500, ge=1, description="of the training of the learned weights")
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:

@@ -73,9 +73,7 @@ class Zoo(Study):
     lengths: Several[Annotated[int, Field(ge=16, le=10**6)]]
     window_of_cost: int = Field(default=256, ge=1)
     repeats: int = Field(default=3, ge=1)
-    spread: float = Field(
-        default=0.3, gt=0, description="sd of the points of the random features, in lengthscales"
-    )
+    spread: float = Field(default=0.3, gt=0, description="sd of random features, in lengthscales")
     counts: Several[Annotated[int, Field(ge=1, le=10**6)]] = [16, 64, 256, 1024, 4096]
 
     def check(self) -> None:

@@ -1,11 +1,9 @@
 """Fixtures of the tests of experiments: runs of studies, legible figures, blank figures."""
 
 import contextlib
-import fcntl
 import functools
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -280,19 +278,9 @@ def open_file(browser):
 
 
 @pytest.fixture(scope="session")
-def story_file(tmp_path_factory):
-    """The page of the story, made once for all workers."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    path = folder / "story" / "explain.html"
-    path.parent.mkdir(exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            path.with_name("temperature.html").write_text("a page beside the story, with a link")
-            assert main(["explain", "--out", str(path)]) == 0
-    return path
+def story_file(site):
+    """The page of the story."""
+    return site / "pages" / "explain.html"
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Interactive pages in Chromium: controls are moved, numbers compared with the library's."""
 
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -16,20 +15,10 @@ OTHERS = ["lengthscales", "temperature", "retrieval_rule", "zoo", "zoo_positions
 every_page = pytest.mark.parametrize("name", ["cps71", *OTHERS])
 
 
-@pytest.fixture(scope="module")
-def page_file(tmp_path_factory):
-    """Writes the pages of a config, once, by the command `page`: NAME, or NAME_positions."""
-    folder = tmp_path_factory.mktemp("a_folder_with_a_name_as_long_as_names_of_folders_are")
-
-    def write(name):
-        path = folder / f"{name}.html"
-        if not path.exists():
-            of = name.removesuffix("_positions")
-            config, out = shutil.copy(CONFIGS / f"{of}.yaml", folder), str(folder / f"{of}.html")
-            assert main(["page", str(config), "--out", out]) == 0
-        return path
-
-    return write
+@pytest.fixture
+def page_file(site):
+    """The pages of a config, of the site: NAME, or NAME_positions."""
+    return lambda name: site / "pages" / f"{name}.html"
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The story in Chromium: each step is scrolled to, its numbers are compared with the library's."""
 
+import json
 import re
 import types
 
@@ -191,9 +192,12 @@ def test_pasted_rows_replace_those_of_the_engine_or_a_sentence_says_why_not(open
 
 
 @in_chromium
-def test_pages_beside_the_story_are_linked_and_no_others(open_story):
-    page = open_story()
-    assert page.evaluate("content.pages") == ["temperature"]
+def test_pages_beside_the_story_are_linked_and_no_others(open_file, story_file, home):
+    text, pages = story_file.read_text(), re.compile(r'"pages": ?(\[[^]]*\])')
+    beside = {path.stem for path in story_file.parent.glob("*.html")}
+    assert {*json.loads(pages.search(text).group(1)), "explain"} == beside
+    (home / "explain.html").write_text(pages.sub('"pages": ["temperature"]', text))
+    page = open_file(home / "explain.html")
     links = [link.get_attribute("href") for link in page.locator(".lab:visible a").all()]
     assert links == ["temperature.html"]
 
