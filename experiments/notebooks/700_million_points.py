@@ -75,7 +75,7 @@ print("y", data.y[some].round(2))
 # ## How exact?
 #
 # Every method evaluates the same function, and a method that you name never falls back to another.
-# We let `Fourier` predict 8000 labels, each from all others, and compare with the sum over all
+# We let `Fourier` predict 4000 labels, each from all others, and compare with the sum over all
 # pairs. Its `tol`, $10^{-6}$ by default, bounds the relative error of each prediction. Queries
 # without a certificate are summed again, pair by pair; `recomputed` counts them. `Sorted` has no
 # tolerance: it is exact to rounding.
@@ -87,7 +87,7 @@ def left_out(x, y, kernel, method):
     return ak.attend(x, x, y[:, None], kernel=kernel, prior=prior, method=method)[:, 0]
 
 
-few = ak.data.heteroskedastic(key=jax.random.PRNGKey(1), n=8000)
+few = ak.data.heteroskedastic(key=jax.random.PRNGKey(1), n=4000)
 for kernel, method in (
     (ak.Gaussian(0.02), ak.methods.Fourier()),
     (ak.Epanechnikov(0.05), ak.methods.Sorted()),
@@ -153,8 +153,8 @@ print(f"largest, in the interior: {jnp.max(jnp.abs(curve - truth)[10:-10]):.4f}"
 # ## Time against n
 #
 # We time one leave-one-out prediction of all $n$ labels, compiled, at lengthscales that shrink as
-# $n^{-1/5}$. `Dense` stores all pairs: its time and its memory grow as $n^2$, to half a gigabyte
-# at 8000 points. (`Blockwise` streams the pairs, in $O(n)$ memory, for any kernel.)
+# $n^{-1/5}$. `Dense` stores all pairs: its time and its memory grow as $n^2$, to an eighth of a
+# gigabyte at 4000 points. (`Blockwise` streams the pairs, in $O(n)$ memory, for any kernel.)
 
 
 # %%
@@ -166,7 +166,7 @@ def seconds(n, kernel, method):
     return time.perf_counter() - began
 
 
-sizes = {"Dense": [500, 2000, 8000], "Fourier": [8000, 1_000_000], "Sorted": [8000, 1_000_000]}
+sizes = {"Dense": [500, 1000, 4000], "Fourier": [4000, 1_000_000], "Sorted": [4000, 1_000_000]}
 spent = {}
 for name, counts in sizes.items():
     by = getattr(ak.methods, name)()

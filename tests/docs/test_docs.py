@@ -20,7 +20,6 @@ from urllib.parse import unquote, urlsplit
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jupytext
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
@@ -181,6 +180,8 @@ NOTEBOOKS = sorted((ROOT / "experiments" / "notebooks").glob("*.py"))
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_has_the_format_of_jupytext(path):
+    import jupytext  # noqa: PLC0415  2 seconds
+
     text = path.read_text(encoding="utf-8")
     notebook = jupytext.reads(text, fmt="py:percent")
     assert jupytext.writes(notebook, fmt="py:percent").rstrip("\n") == text.rstrip("\n")
@@ -206,6 +207,8 @@ def names_defined_by(code):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_no_two_cells_of_a_notebook_define_the_same_name(path):
     """Else marimo, which runs cells in the order of what they need, refuses the notebook."""
+    import jupytext  # noqa: PLC0415
+
     cells = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     counts = Counter(name for code in cells for name in names_defined_by(code))
     assert [name for name, count in counts.items() if count > 1] == []

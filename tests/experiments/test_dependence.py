@@ -70,9 +70,10 @@ def test_correlated_residuals_are_noted():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_figures")
 def test_blocked_fit_of_a_dated_file_is_near_the_curve(tmp_path, capsys):
-    y = SLOW_CURVE + 0.5 * errors(np.exp(-0.25), seed=1)
-    days = [date(2024, 1, 1) + timedelta(days=i) for i in range(N)]
+    y = (SLOW_CURVE + 0.5 * errors(np.exp(-0.25), seed=1))[: N // 2]
+    days = [date(2024, 1, 1) + timedelta(days=i) for i in range(len(y))]
     with open(tmp_path / "days.csv", "w", newline="") as file:
         csv.writer(file).writerows([("day", "y"), *zip(days, y, strict=True)])
     lengthscales, longest, shortest = [], 3.0, 10.0  # days

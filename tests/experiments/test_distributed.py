@@ -59,22 +59,28 @@ def numbers(run):
     return np.array([*numbers_of(read_json(run / "summary.json")).values(), *losses])
 
 
-# Several commands of the same two processes, which meet at the first of them; then attention.
+# Two commands of the same two processes, which meet at the first of them; then attention.
 COMMANDS = """
-import sys
+import shutil, sys
+from pathlib import Path
 from experiments.__main__ import main
-from experiments.runs.files import numbers_of
 
 def command(*arguments):
-    print("#", arguments[1], flush=True)
-    print("#", arguments[1], file=sys.stderr, flush=True)
-    print("code", main(["run", *arguments]), flush=True)
+    print("#", arguments[0], flush=True)
+    print("code", main([*arguments]), flush=True)
 
 meet = ["--distributed", "--coordinator", sys.argv[1], "--process", sys.argv[2]]
-command("--out", "data", "data.yaml", *meet)
-command("--out", "both", "small.yaml")
-print("# attention")
+command("run", "small.yaml", "--out", "both", *meet)
 import jax
+from jax.experimental.multihost_utils import sync_global_devices
+both = Path("both")
+if jax.process_index() == 0:
+    shutil.copytree(both, "once")
+    (both / "summary.json").unlink()
+    (both / "status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
+sync_global_devices("interrupted")
+command("resume", "both")
+print("# attention")
 jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp
 import numpy as np
@@ -87,14 +93,15 @@ def number(method, *data):
     out = ak.attend(*data, kernel=ak.Gaussian(0.5), prior=ak.Causal(), method=method)
     return jnp.sum(jnp.sin(out)), out
 
+gradients = jax.jit(jax.grad(number, (1, 2, 3), has_aux=True), static_argnums=0)
+dense = gradients(ak.methods.Dense(), *data)
 for ring in (False, True):
     method = ak.methods.Sharded(ring=ring)
     rows = NamedSharding(method.mesh, PartitionSpec("devices"))
     cut = [jax.make_array_from_callback(x.shape, rows, lambda part, x=x: x[part]) for x in data]
     differences = []
     for given in (data, cut):
-        found = jax.grad(lambda *d: number(method, *d), (0, 1, 2), has_aux=True)(*given)
-        dense = jax.grad(lambda *d: number(ak.methods.Dense(), *d), (0, 1, 2), has_aux=True)(*data)
+        found = gradients(method, *given)
         for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(dense), strict=True):
             for shard in ours.addressable_shards:
                 differences.append(np.abs(np.asarray(shard.data) - theirs[shard.index]).max())
@@ -106,58 +113,55 @@ for ring in (False, True):
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
-    """The output of two processes for each of their commands, and the folder of their runs."""
+    """What two processes printed for each of their commands, and the folder of their runs."""
     folder = tmp_path_factory.mktemp("two")
-    for name, text in (("data", DATA), ("small", RECALL)):
-        (folder / f"{name}.yaml").write_text(text)
+    (folder / "small.yaml").write_text(RECALL)
     coordinator = f"127.0.0.1:{free_port()}"
     parts = []
     for code, out, err in start_two(folder, coordinator, "{i}/2", program=("-c", COMMANDS)):
         assert code == 0, err
-        parts.append([dict(re.findall(r"^# (\w+)\n([^#]*)", text, re.M)) for text in (out, err)])
+        parts.append(dict(re.findall(r"^# (\w+)\n([^#]*)", out, re.M)))
     return folder, parts
 
 
 @pytest.mark.slow
 @pytest.mark.cli
 @pytest.mark.multi_device
-def test_run_of_two_processes_equals_the_run_of_one(two_processes, tmp_path):
-    """One process writes, the other leaves nothing; then resumed with Slurm's environment."""
+def test_run_of_two_processes_equals_the_run_of_one(two_processes, home):
+    """One process writes, the other leaves nothing; and so when they resume."""
     folder, parts = two_processes
-    small, both = folder / "small.yaml", folder / "both"
-    assert main(["run", str(small), "--out", str(tmp_path / "one"), "--quiet"]) == 0
-    expected = numbers(tmp_path / "one")
+    assert main(["run", str(folder / "small.yaml"), "--out", "one", "--quiet"]) == 0
+    expected = numbers(home / "one")
     assert len(expected) > 30
-    (first, _), (second, _) = parts
-    assert [out["both"].split()[-1] for out in (first, second)] == ["0", "0"]
-    assert "numbers both/summary.json" in first["both"]
-    assert "numbers" not in second["both"]
-    np.testing.assert_allclose(numbers(both), expected, rtol=1e-6)
-    assert len(read_json(both / "meta.json")["devices"]) == 4
-
-    (both / "summary.json").unlink()
-    (both / "status.json").write_text('{"state": "interrupted", "reason": "Ctrl-C"}')
-    before = (both / "metrics.jsonl").read_bytes()
-    slurm = {"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_NODES": "1", "SLURM_NTASKS": "2"}
-    slurm |= {"SLURM_PROCID": "{i}", "SLURM_LOCALID": "{i}"}
-    slurm["SLURM_JOB_ID"] = str(free_port())  # JAX takes its port from it
-    again = start_two(folder, "resume", "both", "--distributed", **slurm)
-    assert [code for code, _, _ in again] == [0, 0], again
-    assert (both / "metrics.jsonl").read_bytes() == before
-    np.testing.assert_allclose(numbers(both), expected, rtol=1e-6)
+    for command in ("run", "resume"):
+        first, second = (out[command] for out in parts)
+        assert [out.split()[-1] for out in (first, second)] == ["0", "0"]
+        assert "numbers both/summary.json" in first
+        assert "numbers" not in second
+    for run in ("once", "both"):
+        np.testing.assert_allclose(numbers(folder / run), expected, rtol=1e-6)
+    assert len(read_json(folder / "both" / "meta.json")["devices"]) == 4
+    once, both = ((folder / run / "metrics.jsonl").read_bytes() for run in ("once", "both"))
+    assert once == both
     assert not list((folder / "temporary").iterdir())
 
 
 @pytest.mark.slow
 @pytest.mark.cli
 @pytest.mark.multi_device
-def test_what_two_processes_cannot_share_is_refused_by_each(two_processes):
-    folder, parts = two_processes
-    for out, err in parts:
-        assert out["data"].split()[-1] == "2"
-        assert "data: this study is for one process" in err["data"]
-        assert "Traceback" not in err["data"]
-    assert not (folder / "data").exists()
+def test_what_two_processes_cannot_share_is_refused_by_each(home):
+    """They meet by Slurm's environment."""
+    (home / "data.yaml").write_text(DATA)
+    slurm = {"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_NODES": "1", "SLURM_NTASKS": "2"}
+    slurm |= {"SLURM_PROCID": "{i}", "SLURM_LOCALID": "{i}"}
+    slurm["SLURM_JOB_ID"] = str(free_port())  # JAX takes its port from it
+    for code, _, err in start_two(
+        home, "run", "data.yaml", "--out", "data", "--distributed", **slurm
+    ):
+        assert code == 2
+        assert "data: this study is for one process" in err
+        assert "Traceback" not in err
+    assert not (home / "data").exists()
 
 
 @pytest.mark.slow
@@ -166,7 +170,7 @@ def test_what_two_processes_cannot_share_is_refused_by_each(two_processes):
 def test_attention_of_two_processes_equals_dense(two_processes):
     """Arrays are whole in each process, or each process holds its own rows only."""
     _, parts = two_processes
-    for out, _ in parts:
+    for out in parts:
         assert out["attention"].count("4 devices") == 2
 
 

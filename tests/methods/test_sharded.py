@@ -62,7 +62,6 @@ def test_value_gradient_and_jvp(x64, kernel, prior, rule, method, derivatives):
     ("method", "kernels", "derivatives"),
     [
         ("ring", ["additive"], False),
-        slow("keys", ["additive"], False),
         *(slow(method, ["gaussian per dimension", "additive"], True) for method in BOTH),
     ],
 )

@@ -55,9 +55,7 @@ def by_both_methods(make, leave_one_out, hessian_in, log_lengthscale, q, k, v, h
         # by default a smooth kernel and one without end
         (ak.Epanechnikov, False, ()),
         (ak.Laplace, False, ()),
-        slow(Triangular, True, ()),
         slow(Boxcar, False, ()),
-        slow(Biweight, False, ()),
         slow(Triweight, True, ()),
         slow(ak.Laplace, False, (0,)),
         slow(ak.Epanechnikov, False, (0, 1, 2, 3)),
