@@ -287,19 +287,6 @@ def test_readme_has_two_commands():
     assert commands[1].endswith("-m pytest -q -n 2")
 
 
-@pytest.mark.slow
-def test_readme_code_draws_and_prints_what_the_readme_shows(capsys, monkeypatch):
-    code, output, *_ = (token for token in fences() if token.info in ("python", "text"))
-    assert (code.info, output.info) == ("python", "text")
-    figures = []
-    monkeypatch.setattr(plt, "show", lambda: figures.extend(plt.get_fignums()))
-    plt.close("all")
-    exec(code.content, {})
-    plt.close("all")
-    assert len(figures) == 1
-    assert capsys.readouterr().out == output.content
-
-
 NAMES = {"ak": ak, "eqx": eqx, "jax": jax, "jnp": jnp, "np": np, "optax": optax, "plt": plt}
 FENCED = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef

@@ -127,8 +127,9 @@ def two_processes(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.cli
 @pytest.mark.multi_device
-def test_run_of_two_processes_equals_the_run_of_one(two_processes, home):
-    """One process writes, the other leaves nothing; and so when they resume."""
+def test_two_processes_equal_one(two_processes, home):
+    """One process writes, the other leaves nothing; and so when they resume. Their attention is of
+    arrays that are whole in each, or of which each holds its own rows."""
     folder, parts = two_processes
     assert main(["run", str(folder / "small.yaml"), "--out", "one", "--quiet"]) == 0
     expected = numbers(home / "one")
@@ -141,6 +142,7 @@ def test_run_of_two_processes_equals_the_run_of_one(two_processes, home):
     for run in ("once", "both"):
         np.testing.assert_allclose(numbers(folder / run), expected, rtol=1e-6)
     assert len(read_json(folder / "both" / "meta.json")["devices"]) == 4
+    assert [out["attention"].count("4 devices") for out in parts] == [2, 2]
     once, both = ((folder / run / "metrics.jsonl").read_bytes() for run in ("once", "both"))
     assert once == both
     assert not list((folder / "temporary").iterdir())
@@ -162,16 +164,6 @@ def test_what_two_processes_cannot_share_is_refused_by_each(home):
         assert "data: this study is for one process" in err
         assert "Traceback" not in err
     assert not (home / "data").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.cli
-@pytest.mark.multi_device
-def test_attention_of_two_processes_equals_dense(two_processes):
-    """Arrays are whole in each process, or each process holds its own rows only."""
-    _, parts = two_processes
-    for out in parts:
-        assert out["attention"].count("4 devices") == 2
 
 
 @pytest.mark.multi_device

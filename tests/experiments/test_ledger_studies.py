@@ -143,8 +143,7 @@ def test_softmax_of_residuals_and_probes_are_those_of_loops(x64, run_study, monk
     root = np.exp(-((k - q[0, 0]) ** 2).sum(axis=1) / 4)[:, None]  # lengthscale 1
     line = np.linalg.lstsq(design * root, v * root, rcond=None)[0]
     np.testing.assert_allclose(exact(q[0], k, v)[0], line[0], rtol=1e-6)
-    left_out = [name for name in residual_attention.COMPARED if "decay" in name or "gated" in name]
-    for name in left_out:
+    for name in [one for one in residual_attention.COMPARED if "decay" in one or "gated" in one]:
         monkeypatch.delitem(residual_attention.COMPARED, name)
         monkeypatch.delitem(residual_attention.OF_RESIDUALS, name, raising=False)
     run = run_study("residual_attention", *SMALL_RESIDUALS)

@@ -105,17 +105,6 @@ def test_each_row_is_predicted_by_a_fit_without_its_fold():
 
 
 @pytest.mark.slow
-def test_peers_on_a_data_set_of_scikit_learn(run_study):
-    parts = 'data=[{"source": "sklearn", "name": "iris"}]', "contenders=[neighbours, ridge]"
-    found = run_study("peers", *parts, "folds=2", "repeats=1").summary
-    (row,) = found["table"]
-    assert (row["data"], row["rows"], row["inputs"]) == ("iris", 150, 3)
-    assert list(row["folds"]) == ["neighbours", "ridge"]
-    for name in row["folds"]:
-        assert row["folds"][name]["r_squared"] == pytest.approx(0.92, abs=0.03)
-
-
-@pytest.mark.slow
 def test_coverage_is_the_share_of_inputs_inside_the_band(run_study):
     sizes = ("data_sets=3", "batch=2", "n=40", "points=5", "draws=20", "starts=1")
     study = run_study("coverage", "designs=[boundary]", "orders=[0]", *sizes)

@@ -216,27 +216,6 @@ def test_checkpoints_are_used_with_the_same_kernel_and_not_with_a_changed_one(ca
     assert "training-000000008.ckpt belongs to another fit" in error
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("member_processes_in_process")
-def test_sweep_of_kernels(capsys):
-    """As one program, and as processes, which are given the file of kernels."""
-    mine = ["--kernels", "mine.py", "--quiet"]
-    command = ["sweep", "holdout.yaml", "model.kernel=laplace,round_top", "seed=1,2", *mine]
-    assert main([*command, "--out", "together"]) == 0
-    separate = ["sweep", "lengthscales.yaml", "model.kernel=round_top", "seed=1,2", *mine]
-    assert main([*separate, "--out", "separate"]) == 0
-    assert len(list(Path("separate/members").iterdir())) == 2
-    single = run("lengthscales", "model.kernel=round_top", "seed=2")["fits"][0]["leave_one_out"]
-    found = read_csv("separate/members.csv")[1]["fits.0.leave_one_out"]
-    assert float(found) == pytest.approx(single, rel=1e-9)
-    # members of a kernel that changed are other members; those of the built-in one are done
-    Path("mine.py").write_text(MINE.replace("0.5 *", "0.25 *"))
-    KERNELS.pop("round_top")
-    capsys.readouterr()
-    assert main([*command[:-1], "--out", "together"]) == 0
-    assert "4 members, 4 of this shard, 2 of them to do" in capsys.readouterr().out
-
-
 # --- studies by a file ---
 
 

@@ -3,7 +3,7 @@
     python tests/faults/catch.py --suite default --jobs 2
     python tests/faults/catch.py --suite all --jobs 2
 
-Each job works on a copy of the checkout of its own. It changes the one place of a fault, runs tests
+Each job works on a clone of what is committed. It changes the one place of a fault, runs tests
 up to the first failure, and restores the file: first the test that caught the fault in an earlier
 run, then the folder of tests that mirrors the changed module, then all tests. Results are added to
 those that `--out` holds, and the second command runs just what the default tests did not catch.
@@ -18,7 +18,6 @@ import json
 import os
 import queue
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,16 +29,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def copy_checkout(checkout: Path, folder: Path) -> Path:
-    """A copy of the files that git knows, as a repository that Python imports from."""
-    names = subprocess.check_output(["git", "ls-files", "-z"], cwd=checkout, text=True)
-    for name in filter(None, names.split("\0")):
-        if (checkout / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(checkout / name, folder / name)
-    identity = ["-c", "user.name=faults", "-c", "user.email=faults@localhost"]
-    for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "Copy"]):
-        subprocess.run(["git", *command], cwd=folder, check=True)
+def clone_into(folder: Path) -> Path:
+    """A clone of what is committed, which Python imports from."""
+    subprocess.run(["git", "clone", "-q", ROOT, folder], check=True)
     code = "import attnkernel, experiments; print(attnkernel.__file__, experiments.__file__)"
     command = [sys.executable, "-c", code]
     paths = subprocess.check_output(command, cwd=folder, env=environment(folder), text=True)
@@ -117,7 +109,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults alone")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds for one fault")
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose files are copied")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "faults.json")
     return parser
 
@@ -167,7 +158,7 @@ def main() -> int:
         chosen = [f for f in chosen if not found.get(f["name"], {}).get("caught_by_default")]
     with tempfile.TemporaryDirectory() as work:
         for job in range(options.jobs):
-            copies.put(copy_checkout(options.checkout, Path(work).resolve() / f"copy-{job}"))
+            copies.put(clone_into(Path(work).resolve() / f"copy-{job}"))
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             waiting = [pool.submit(catch, fault) for fault in chosen]
             try:

@@ -53,16 +53,25 @@ GAUSS = ak.Gaussian(0.8)
 
 
 @pytest.mark.slow
-def test_attention_of_any_batch_and_length():
+@pytest.mark.parametrize(
+    ("shapes", "sizes"),
+    [
+        ([("b", "n", 4), ("b", "m", 4), ("b", "m", 3)], SIZES),
+        # chunks of the batch: many members, and single ones
+        *(([("b", length, 2)] * 3, [(3, 0, 0)]) for length in (16, 1100)),
+    ],
+)
+def test_attention_of_any_batch_and_length(shapes, sizes):
     def attended(q, k, v):
         causal = ak.attend(k, k, v, kernel=GAUSS, prior=ak.Causal(), method=SMALL_BLOCKS)
-        return {"auto": ak.attend(q, k, v, kernel=GAUSS), "small blocks, causal": causal}
+        blocks = ak.attend(q, k, v, kernel=GAUSS, method=Blockwise())
+        return {"auto": ak.attend(q, k, v, kernel=GAUSS), "causal": causal, "blocks": blocks}
 
     def by_numpy(q, k, v):
-        causal = gaussian_attention(k, k, v, is_causal=True)
-        return {"auto": gaussian_attention(q, k, v), "small blocks, causal": causal}
+        all_keys, causal = gaussian_attention(q, k, v), gaussian_attention(k, k, v, is_causal=True)
+        return {"auto": all_keys, "causal": causal, "blocks": all_keys}
 
-    assert_exports(attended, [("b", "n", 4), ("b", "m", 4), ("b", "m", 3)], SIZES, 1e-5, by_numpy)
+    assert_exports(attended, shapes, sizes, 1e-5, by_numpy)
 
 
 @pytest.mark.slow
@@ -87,18 +96,6 @@ def test_other_attention_and_gradients_of_any_batch_and_length():
 
     shapes = [("b", "n", 4), ("b", "m", 4), ("b", "m", 3)]
     assert_exports(attended, shapes, SIZES, 1e-5, jax.jit(dense))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("length", [16, 1100])  # chunks of the batch: many members, and single ones
-def test_attention_of_any_batch_and_one_length(length):
-    def attended(q, k, v):
-        return {"blocks": ak.attend(q, k, v, kernel=GAUSS, method=Blockwise())}
-
-    def by_numpy(*arrays):
-        return {"blocks": gaussian_attention(*arrays)}
-
-    assert_exports(attended, [("b", length, 2)] * 3, [(3, 0, 0)], 1e-5, by_numpy)
 
 
 @pytest.mark.slow

@@ -137,27 +137,6 @@ def test_digits_of_many_keys_far_from_zero(x64):
             assert abs(np.exp(log_mass[i].astype(np.longdouble)) / w.sum() - 1) < 500 * EPS
 
 
-@pytest.mark.slow
-def test_float32_far_from_zero():
-    rng = np.random.default_rng(0)
-    x = np.float32(1e4 + rng.normal(size=(2000, 1)))
-    y = np.float32(rng.normal(size=(2000, 1)))
-    prior, lengthscale = priors.ExcludeSelf(), np.float32(0.1)
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def values(method, x, y):
-        kernels = [make(lengthscale) for make in KERNELS]
-        return [ak.attend(x, x, y, kernel=kernel, prior=prior, method=method) for kernel in kernels]
-
-    single = values(Sorted(), x, y)
-    with jax.enable_x64(True):
-        double = values(Dense(), np.float64(x), np.float64(y))
-    for make, *both in zip(KERNELS, single, double, strict=True):
-        # at the jump of a boxcar the two precisions may differ by a key
-        atol = 0.1 if make is Boxcar else 2e-5
-        np.testing.assert_allclose(*both, atol=atol, err_msg=make.__name__)
-
-
 def test_log_mass_far_from_all_keys(x64):
     k, v = np.array([[0.0], [1.0], [3.0]]), np.array([[1.0], [2.0], [5.0]])
     q = np.array([[1e5], [-1e6], [2.0]])

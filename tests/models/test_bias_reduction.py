@@ -127,8 +127,7 @@ def test_iterations_of_other_kernels_rules_and_methods(data, kernel, options):
     np.testing.assert_allclose(found, weights[N:] @ powers @ y, rtol=1e-8)
 
 
-@pytest.mark.parametrize("order", [0, slow(1)])
-def test_hidden_rows_are_in_no_iteration(data, order):
+def test_hidden_rows_are_in_no_iteration(data):
     """Each query iterates over the rows that it may see."""
     x, y, q = data
     hidden, counts = np.arange(N) < 4, np.linspace(0.5, 2, N)
@@ -142,12 +141,12 @@ def test_hidden_rows_are_in_no_iteration(data, order):
         left_out = model(x, x, y, prior=ExcludeSelf()), others.value, others.weights
         return left_out, model(q, x, spoilt, **held_out), weighted
 
-    (*left_out, matrix), held_out, weighted = jax.device_get(results(model_of(order)))
+    (*left_out, matrix), held_out, weighted = jax.device_get(results(model_of()))
     for found in (*left_out, matrix @ y):
-        np.testing.assert_allclose(found, left_out_by_matrices(order, 4, x, y), rtol=1e-8)
-    expected, _ = by_matrices(order, 4, q, x[4:], y[4:])
+        np.testing.assert_allclose(found, left_out_by_matrices(0, 4, x, y), rtol=1e-8)
+    expected, _ = by_matrices(0, 4, q, x[4:], y[4:])
     np.testing.assert_allclose(held_out, expected, rtol=1e-8)
-    expected, _ = by_matrices(order, 4, q, x[4:], y[4:], counts=counts[4:])
+    expected, _ = by_matrices(0, 4, q, x[4:], y[4:], counts=counts[4:])
     np.testing.assert_allclose(weighted, expected, rtol=1e-8)
 
 
@@ -208,8 +207,7 @@ def test_queries_without_neighbours_and_rows_of_weight_zero(x64, order):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", [0, slow(1)])
-def test_iterations_that_store_no_weights(x64, order):
+def test_iterations_that_store_no_weights(x64):
     """Above the limit of stored weights: one label; many at order 1; float32."""
     rows = 1031
     assert rows**2 > _bias_reduced.MAX_STORED_WEIGHTS
@@ -220,12 +218,12 @@ def test_iterations_that_store_no_weights(x64, order):
 
     @eqx.filter_jit
     def results(model):
-        return [model(q, x, labels) for labels in (all_labels if order else [y])]
+        return [model(q, x, labels) for labels in all_labels]
 
     all_labels = [y, many, y.astype("f")]
-    found = results(model_of(order, 4, ak.Gaussian(0.3)))
-    _, weights = by_matrices(order, 4, q, x, y, lengthscale=0.3)
-    for one, labels in zip(found, all_labels, strict=False):
+    found = results(model_of(1, 4, ak.Gaussian(0.3)))
+    _, weights = by_matrices(1, 4, q, x, y, lengthscale=0.3)
+    for one, labels in zip(found, all_labels, strict=True):
         rtol = 1e-9 if labels.dtype == float else 1e-6
         np.testing.assert_allclose(one, weights @ labels, rtol=rtol)
 

@@ -173,18 +173,17 @@ def derivatives(order, index, log_lengthscale, x, y, x_new):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", [1, 2])
-def test_derivatives_equal_finite_differences(x64, order):
+def test_derivatives_equal_finite_differences(x64):
     """First in the lengthscale, inputs, labels and queries; second in the lengthscale."""
     for index, name in enumerate(FAMILIES):
         x, y, _, x_new = sample(name)
         at = (np.float64(0.1), x, 0.1 + 0.8 * y, x_new)
 
         def loss(log_lengthscale, x, y, x_new, name=name):
-            beta = newton(name, x_new, x, y, np.exp(log_lengthscale), order, 1.0)
+            beta = newton(name, x_new, x, y, np.exp(log_lengthscale), 1, 1.0)
             return np.sum(np.sin(MEANS[name](beta[:, 0])))
 
-        slopes, curvature = jax.device_get(derivatives(order, np.array(index), *at))
+        slopes, curvature = jax.device_get(derivatives(1, np.array(index), *at))
         assert_slopes(slopes, loss, at, rtol=1e-6, atol=1e-8)
         low, middle, high = (loss(0.1 + step, *at[1:]) for step in (-1e-3, 0, 1e-3))
         second = (low - 2 * middle + high) / 1e-6
