@@ -7,7 +7,7 @@ probes are those of `probes`.
 
 Labels are piecewise linear in the keys: $f(k) = M_{s(k)}^\top k$, s the anchor with the largest
 product with k. Of one piece, f is linear. The layers have keys of length 1. At equal time each
-parent takes in more rows: as many as it can while softmax of residuals takes in its own.
+parent takes in more rows: as many as it can in the time that both take for the rows of a layer.
 """
 
 import functools
@@ -110,13 +110,14 @@ class ResidualAttention(Study):
         return {"layers": layers, "seconds": seconds, "rows": rows, "probes": probes}
 
     def rows_at_equal_time(self, words: str, seconds: dict[str, float]) -> dict[str, int]:
-        """How many rows both parents take in while softmax of residuals takes in `rows`.
+        """How many rows each parent takes in, in the time in which both take in `rows`.
 
         The time of softmax is quadratic in the rows, that of a recurrence linear.
         """
-        parents = {"softmax": 0.5, OF_RESIDUALS[words]: 1.0}
-        more = {name: (seconds[words] / seconds[name]) ** power for name, power in parents.items()}
-        return {name: round(self.rows * max(1.0, by)) for name, by in more.items()}
+        name = OF_RESIDUALS[words]
+        share = seconds[name] / seconds["softmax"] * self.timed / self.rows  # at so many rows
+        more = {"softmax": (1 + share) ** 0.5, name: 1 + 1 / share}
+        return {parent: round(self.rows * by) for parent, by in more.items()}
 
     def report(self, results: dict[str, Any], run: Run) -> None:
         at = {
@@ -187,13 +188,11 @@ def ledger_rows(
         held = verdict(ends[1] < 0, control[1] > -0.02)
         return Claim(words, source, None, one["mean"], *ends, number, *control, held)
 
-    linear, *curved = rows
-    nothing = linear["over_parents"][f"softmax of {FITTING}'s residuals"]["mean"]
-    control = f"residuals of {FITTING} at {linear['name']}, which it fits, gain nothing", nothing
-    for when, cases in {"over_parents": curved, "at_equal_time": rows}.items():
-        at = ", at equal time" if cases is rows else ""
-        for words, row in itertools.product(OF_RESIDUALS, cases):
-            asked = f"{row['name']}{at}: {words}, error above the better parent's, in shares of it"
+    nothing = rows[0]["over_parents"][f"softmax of {FITTING}'s residuals"]["mean"]
+    control = f"residuals of {FITTING} at {rows[0]['name']}, which it fits, gain nothing", nothing
+    for at, when in {"equal rows": "over_parents", "equal time": "at_equal_time"}.items():
+        for words, row in itertools.product(OF_RESIDUALS, rows):
+            asked = f"{row['name']}, {at}: {words} has less error than both parents; in shares"
             yield claim(asked, "asked in arXiv 2510.01450", row[when][words], sequences, control)
     for row in probes:
         one, turned = (row["over order 0"][name] for name in (LEARNED, TURNED))

@@ -111,7 +111,7 @@ class StatePrecision(Study):
 
     study: Literal["state_precision"]
     precision: Literal["float32", "float64"] = "float64"
-    rows: int = Field(default=16384, ge=16, le=2**17)
+    rows: int = Field(default=16384, ge=256, le=2**17)
     dim: int = Field(default=16, ge=2, le=128)
     spreads: NonEmpty[Positive] = [3.0, 0.3, 0.03, 0.003]
     forgetting: NonEmpty[Positive] = [1.0, 0.999, 0.99, 0.9]
@@ -144,14 +144,14 @@ class StatePrecision(Study):
                 if state == MESA and forgetting == 1.0:
                     plain = sherman_morrison(jnp.asarray(ridge), rounded)
                     errors[UPDATED] = distance(plain, true)
+                lengths = [self.rows // 256, self.rows // 16, self.rows]
+                by_length = {n: distance(outs[CHUNKED][:, :n], true[:, :n]) for n in lengths}
                 place = {"state": state, "ridge": ridge, "forgetting": forgetting, "dtype": name}
                 for i, spread in enumerate(self.spreads):
                     numbers = {what: float(of[i]) for what, of in errors.items()}
-                    at = {
-                        "spread": spread,
-                        "condition": float(np.broadcast_to(kappa, len(spreads))[i]),
-                    }
-                    rows.append(place | at | numbers)
+                    numbers["condition"] = float(np.broadcast_to(kappa, len(spreads))[i])
+                    lost = {str(n): float(of[i]) for n, of in by_length.items()}
+                    rows.append(place | {"spread": spread, "by length": lost} | numbers)
             return rows
 
         others = itertools.product((LINEAR, DELTA), self.ridges[:1], self.forgetting)
