@@ -4,7 +4,6 @@ Tests compile with XLA's optimisations off, in the commands that they start too:
 most of their time. `pytest --optimised` compiles as users do.
 """
 
-import fcntl
 import functools
 import gc
 import os
@@ -243,23 +242,22 @@ def bounded_memory_mappings():
 def site(tmp_path_factory):
     """The site of the documentation, by the command of CONTRIBUTING.md: built once for all workers,
     without a warning."""
+    import fcntl  # noqa: PLC0415  not on Windows
+
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    site, root = folder / "site", Path(__file__).parents[1]
+    # pages show the path that they were written to
+    site = folder / "a_folder_with_a_name_as_long_as_names_of_folders_are"
+    root = Path(__file__).parents[1]
     (command,) = re.findall(r"python (-m sphinx .*)", (root / "CONTRIBUTING.md").read_text())
     with (folder / "site.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not site.exists():
-            done = subprocess.run(
-                [sys.executable, *shlex.split(command)[:-1], str(site)],
-                cwd=root,
-                # one thread: the arrays of pages are small
-                env=os.environ | {"PYTHONPATH": str(root), "NPROC": "1"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            words = [sys.executable, *shlex.split(command)[:-1], str(site)]
+            # one thread: the arrays of pages are small
+            options = {"cwd": root, "env": os.environ | {"PYTHONPATH": str(root), "NPROC": "1"}}
+            done = subprocess.run(words, **options, capture_output=True, text=True, check=False)
             assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return site
 

@@ -44,7 +44,7 @@ class Benchmark(Study):
         description="a contender is not run where smaller sizes extrapolate to more, and not "
         "again where its first run took more",
     )
-    max_memory_gib: Positive = Field(default=6.0, description="contenders of more are left out")
+    max_memory_gib: Positive = Field(default=6.0, description="of a contender, else left out")
     is_benchmark: ClassVar[bool] = True
     # whose combinations are the cases: fields, of which numbers ascend, or values
     axes: ClassVar[Sequence[str | Sequence[Any]]] = ()

@@ -41,7 +41,7 @@ class Coverage(SimulationStudy):
     orders: NonEmpty[Literal[0, 1]] = [0, 1]
     data_sets: int = Field(default=1000, ge=2, le=100_000)
     level: float = Field(default=0.95, gt=0, lt=1)
-    points: int = Field(default=61, ge=3, le=1000, description="of each band, evenly over [-3, 3]")
+    points: int = Field(default=61, ge=3, le=1000, description="inputs, evenly over [-3, 3]")
     draws: int = Field(default=500, ge=20, description="of noise, for each simultaneous band")
     starts: int = Field(default=3, ge=1)
 

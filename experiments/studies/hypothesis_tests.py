@@ -40,7 +40,7 @@ class HypothesisTests(Study):
     )
     level: float = Field(default=0.05, gt=0, lt=1)
     data_sets: int = Field(default=1000, ge=2, le=100_000)
-    power_data_sets: int = Field(default=250, ge=2, description="those with an effect")
+    power_data_sets: int = Field(default=250, ge=2, description="for effects above 0")
     draws: int = Field(default=399, ge=19)
     starts: int = Field(default=3, ge=1)
     batch: int = Field(default=25, ge=1, description="data sets per call of the program")

@@ -39,7 +39,7 @@ class InContext(Study):
     targets: int = Field(default=32, ge=1, le=512)
     steps: int = Field(default=4000, ge=2)
     learning_rate: Positive = 3e-3
-    tested: int = Field(default=200, ge=1, le=10_000, description="new functions of each size")
+    tested: int = Field(default=200, ge=1, le=10_000, description="new functions for each context")
 
     distributed: ClassVar[bool] = True
 

@@ -120,10 +120,11 @@ class ResidualAttention(Study):
         return {parent: round(self.rows * by) for parent, by in more.items()}
 
     def report(self, results: dict[str, Any], run: Run) -> None:
-        at = {
-            (row["layer"], row["pieces"], row["rows"]): row["errors"] for row in results["layers"]
-        }
-        rows = [self.compared(at, pieces, results["rows"]) for pieces in sorted(set(self.pieces))]
+        place = itemgetter("layer", "pieces", "rows")
+        errors = {place(row): row["errors"] for row in results["layers"]}
+        rows = [
+            self.compared(errors, pieces, results["rows"]) for pieces in sorted(set(self.pieces))
+        ]
         table = [
             {"layer": name, "seconds": results["seconds"][name]}
             | {f"{row['name']}": row["errors"][name] for row in rows}
@@ -151,26 +152,28 @@ class ResidualAttention(Study):
         run.summary(found | {"predictions": predictions, "claims": listed})
 
     def compared(
-        self,
-        errors: dict[tuple[str, int, int], np.ndarray],
-        pieces: int,
-        more_rows: dict[str, dict[str, int]],
+        self, errors: dict[Any, np.ndarray], pieces: int, more_rows: dict[str, dict[str, int]]
     ) -> dict[str, Any]:
         """The mean errors of one number of pieces, and how much each layer of residuals is above
-        the better of its parents, at equal rows and at equal time."""
+        the better of its parents, at equal rows and at equal time.
+
+        `errors`: by layer, pieces and rows; `more_rows`: of both parents of each layer.
+        """
         of = {name: errors[name, pieces, self.rows] for name in COMPARED}
 
         def gain(words: str, rows: dict[str, int]) -> Any:
             parent = min((errors[name, pieces, rows[name]] for name in rows), key=np.mean)
             return mean_of(of[words] / parent.mean() - parent / parent.mean())
 
-        equal = {words: gain(words, dict.fromkeys(rows, self.rows))
-                 for words, rows in more_rows.items()}  # fmt: skip
-        at_equal_time = {words: gain(words, rows) for words, rows in more_rows.items()}
+        same = {words: dict.fromkeys(rows, self.rows) for words, rows in more_rows.items()}
+        at_equal_rows, at_equal_time = (
+            {words: gain(words, rows) for words, rows in rows_of.items()}
+            for rows_of in (same, more_rows)
+        )
         means = {name: float(values.mean()) for name, values in of.items()}
         widths = {name: float(half_width(values)) for name, values in of.items()}
         row = {"name": _words(pieces), "pieces": pieces, "errors": means, "widths": widths}
-        return row | {"over_parents": equal, "at_equal_time": at_equal_time}
+        return row | {"over_parents": at_equal_rows, "at_equal_time": at_equal_time}
 
 
 def _words(pieces: int) -> str:

@@ -14,6 +14,7 @@ from refusals import assert_raises
 
 import attnkernel as ak
 from attnkernel._core.rows import bucket_size
+from attnkernel.econometrics import relevance_test, specification_test
 from attnkernel.econometrics._specification_test import two_point_multipliers
 
 N, DRAWS = 24, 5
@@ -58,7 +59,7 @@ def null_labels(x, y, ell, bandwidth=None, draws=DRAWS):
     return np.c_[y, fitted[:, None] + residuals[:, None] * signs]
 
 
-def close(found, expected, rtol=1e-10):
+def assert_close(found, expected, rtol=1e-10):
     """Compares the statistics of the labels and of the bootstrap."""
     np.testing.assert_allclose(found.statistic, expected[0], rtol=rtol)
     np.testing.assert_allclose(found.bootstrap_statistics, expected[1:], rtol=rtol)
@@ -80,8 +81,8 @@ def test_relevance_of_a_quantity(x64):
     x, y = sample()
     expected = relevance(x, null_labels(x, y, ELL), ELL)
     fit = fitted().named(["age", "income"])
-    found = ak.econometrics.relevance_test(fit, "income", reselect=False, **DEFAULT)
-    close(found, expected)
+    found = relevance_test(fit, "income", reselect=False, **DEFAULT)
+    assert_close(found, expected)
     above = np.sum(expected[1:] >= expected[0])
     assert float(found.p_value) == pytest.approx((1 + above) / (DRAWS + 1))
     assert re.search(r"hypothesis +the mean does not depend on income\n", str(found))
@@ -102,7 +103,7 @@ def test_the_lengthscale_is_chosen_again_for_each_sample(x64):
     best = np.argmin(criteria, axis=0)
     assert len(set(best)) > 1
     expected = np.array(statistics)[best, np.arange(DRAWS + 1)]
-    close(ak.econometrics.relevance_test(fitted(), 1, **DEFAULT), expected, rtol=1e-9)
+    assert_close(relevance_test(fitted(), 1, **DEFAULT), expected, rtol=1e-9)
 
 
 def test_relevance_of_a_category(x64):
@@ -116,7 +117,7 @@ def test_relevance_of_a_category(x64):
     for row in rows[1:]:
         d = row - rows[0]
         expected = expected + np.mean((d @ labels) ** 2 / (d**2 @ squares), axis=0)
-    close(ak.econometrics.relevance_test(known_fit(model, x, y), 1, **DEFAULT), expected)
+    assert_close(relevance_test(known_fit(model, x, y), 1, **DEFAULT), expected)
 
 
 def specification(x, y, kernel=None, draws=DRAWS):
@@ -141,11 +142,11 @@ def test_specification(x64, lengthscale):
     x, y = sample()
     scores = -np.linalg.norm(x[:, None] - x, axis=2) / 0.2
     expected = specification(x, y, kernel=None if kernel is None else scores)
-    close(ak.econometrics.specification_test(x, y, kernel=kernel, **DEFAULT), expected)
+    assert_close(specification_test(x, y, kernel=kernel, **DEFAULT), expected)
     if kernel is None:  # a column more that is a sum of others changes nothing
         design = np.c_[np.ones(N), x, x.sum(axis=1)]
-        same = ak.econometrics.specification_test(x, y, design=design, **DEFAULT)
-        close(same, expected, rtol=1e-8)
+        same = specification_test(x, y, design=design, **DEFAULT)
+        assert_close(same, expected, rtol=1e-8)
 
 
 def test_multipliers_have_the_moments_of_the_two_points():
@@ -161,9 +162,9 @@ def test_padded_rows_in_blocks(x64, monkeypatch):
         monkeypatch.setattr(f"attnkernel.econometrics.{module}.MAX_DENSE_PAIRS", 64)
     (x, y), options = sample(n=30), {"draws": 3, "key": KEY}  # programs know the size of a block
     expected = relevance(x, null_labels(x, y, ELL, draws=3), ELL)
-    close(ak.econometrics.relevance_test(fitted(n=30), 1, reselect=False, **options), expected)
+    assert_close(relevance_test(fitted(n=30), 1, reselect=False, **options), expected)
     expected = specification(x, y, draws=3)
-    close(ak.econometrics.specification_test(x, y, **options), expected)
+    assert_close(specification_test(x, y, **options), expected)
 
 
 def test_what_cannot_be_tested_is_refused(x64):

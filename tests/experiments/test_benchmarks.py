@@ -118,11 +118,11 @@ MASKS = ("length=64", "heads=2", "dim=4", "repeats=1")
 
 @pytest.mark.slow
 def test_each_example_is_timed_and_has_a_share_of_pairs(run_study):
-    examples = ["documents", "ALiBi"]
+    examples = ["tiled neighbourhood", "documents", "soft cap", "ALiBi"]
     table = run_study("bench_masks", *MASKS, f"examples={examples}").summary["table"]
     assert [row["example"] for row in table] == examples
     for row in table:
-        is_mask = row["example"] == "documents"
+        is_mask = row["example"] not in ("soft cap", "ALiBi")
         assert ("jax.nn" in row["median"]) == is_mask
         assert (row["pairs"] == 1.0) == (not is_mask)
         if is_mask:

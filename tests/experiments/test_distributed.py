@@ -157,9 +157,8 @@ def test_what_two_processes_cannot_share_is_refused_by_each(home):
     slurm = {"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_NODES": "1", "SLURM_NTASKS": "2"}
     slurm |= {"SLURM_PROCID": "{i}", "SLURM_LOCALID": "{i}"}
     slurm["SLURM_JOB_ID"] = str(free_port())  # JAX takes its port from it
-    for code, _, err in start_two(
-        home, "run", "data.yaml", "--out", "data", "--distributed", **slurm
-    ):
+    refused = start_two(home, "run", "data.yaml", "--out", "data", "--distributed", **slurm)
+    for code, _, err in refused:
         assert code == 2
         assert "data: this study is for one process" in err
         assert "Traceback" not in err

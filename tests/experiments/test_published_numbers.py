@@ -38,7 +38,7 @@ def numbers(summary):
 
 
 # "holdout": the figure and the numbers of README.md
-@pytest.mark.parametrize("name", ["holdout", "cps71", "lengthscales"])
+@pytest.mark.parametrize("name", ["holdout", "cps71", "mcycle", "lengthscales"])
 @as_kept
 def test_fresh_run_equals_kept_run(name, run_study):
     run = run_study(name, pictures=True)

@@ -157,6 +157,7 @@ def test_means_and_intervals_over_seeds(swept):
         assert arrays["fits.0.lengthscale/points"].shape == (12, 2)
 
 
+HEADS = CONFIG.replace("holdout", "heads").replace("hold_out: [5]", "heads: [1, 3]")
 # the best of the starts is kept; other minima are reported in single runs only
 LEAVE_ONE_OUT = "study: leave_one_out\ndata: {source: heteroskedastic, n: 31}\nstarts: 3\n"
 NUMBERS = ("lengthscale", "criterion", "r_squared", "residual_sd")
@@ -164,13 +165,18 @@ NUMBERS = ("lengthscale", "criterion", "r_squared", "residual_sd")
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("optimised")
-def test_members_of_one_program_of_other_fits_equal_single_runs(capsys):
-    Path("m.yaml").write_text(LEAVE_ONE_OUT)
-    grid = ["seed=0,1", "model.lengthscale=0.5,1.5"]
+@pytest.mark.parametrize(
+    ("config", "varied", "parts"),
+    [(HEADS, "hold_out=1,4", ("table",)), (LEAVE_ONE_OUT, "model.lengthscale=0.5,1.5", NUMBERS)],
+    ids=["heads", "leave-one-out"],
+)
+def test_members_of_one_program_of_other_fits_equal_single_runs(capsys, config, varied, parts):
+    Path("m.yaml").write_text(config)
+    grid = ["seed=0,1", varied]
     assert main(["sweep", "m.yaml", *grid, "--out", "s"]) == 0
     assert "4 members as one program" in capsys.readouterr().out
     fields = [values.partition("=")[0] for values in grid]
-    assert_equals_single_run(read("s")[-1], "m.yaml", fields, parts=NUMBERS)
+    assert_equals_single_run(read("s")[-1], "m.yaml", fields, parts=parts)
 
 
 def test_member_that_diverges_fails_alone(capsys):

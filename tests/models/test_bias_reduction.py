@@ -216,11 +216,8 @@ def test_iterations_that_store_no_weights(x64):
     y = np.sin(2 * x[:, 0]) + 3.0
     many = np.stack([y, y**2] * 8, axis=1)
 
-    @eqx.filter_jit
-    def results(model):
-        return [model(q, x, labels) for labels in all_labels]
-
     all_labels = [y, many, y.astype("f")]
+    results = eqx.filter_jit(lambda model: [model(q, x, labels) for labels in all_labels])
     found = results(model_of(1, 4, ak.Gaussian(0.3)))
     _, weights = by_matrices(1, 4, q, x, y, lengthscale=0.3)
     for one, labels in zip(found, all_labels, strict=True):
