@@ -22,22 +22,23 @@ def mean_of(values: Float[np.ndarray, " repetitions"]) -> dict[str, float]:
     return {"mean": float(values.mean()), "half_width": float(half_width(values))}
 
 
-# by prediction in words: whether it concerns a case, and whether it holds in one
-Claims = Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]
+# by prediction in words: whether it holds in a case; None where it does not concern it
+Claims = Mapping[str, Callable[[Any], Any]]
 
 
-def always(case: Any) -> bool:
-    """Whether a prediction for all cases concerns one."""
-    return True
+def where(concerns: Callable[[Any], Any], holds: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The prediction that holds in cases of one kind."""
+    return lambda case: holds(case) if concerns(case) else None
 
 
 def judge(claims: Claims, cases: Sequence[Any], name: Callable[[Any], str]) -> list[dict[str, Any]]:
     """Returns for each claim the names of the cases in which it held, and in which it failed."""
     found = []
-    for text, (concerns, holds) in claims.items():
+    for text, holds in claims.items():
         names: dict[bool, list[str]] = {True: [], False: []}
-        for case in filter(concerns, cases):
-            names[bool(holds(case))].append(name(case))
+        for case in cases:
+            if (held := holds(case)) is not None:
+                names[bool(held)].append(name(case))
         found.append({"claim": text, "held": names[True], "failed": names[False]})
     return found
 

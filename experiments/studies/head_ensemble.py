@@ -19,9 +19,9 @@ import attnkernel as ak
 
 from ..config import FieldError, NonEmpty, Positive, Several
 from ..reports import facets, label_outer, save_with_legend
-from ..reports.predictions import Claims, judge_and_print, mean_of
+from ..reports.predictions import Claims, judge_and_print, mean_of, where
 from ..runs import NO_MONITOR, Monitor, Run
-from .claims import Claim, verdict
+from .claims import Claim, ends, verdict
 from .head_errors import FUNCTIONS, Function, decompose_error, fit_data_sets
 from .study import Study
 
@@ -130,16 +130,12 @@ class HeadEnsemble(Study):
             here = [row for row in rows if (row["function"], row["n"]) == (name, max(self.rows))]
             few, many = (pick(here, key=operator.itemgetter("heads")) for pick in (min, max))
             one = few["less"]["mean"] / few["equal"]["mean"]
-            gain, half = (
-                many["less"][part] / many["equal"]["mean"] for part in ("mean", "half_width")
-            )
-            words = (
-                f"{name}: {many['heads']} heads weighted by leave-one-out have less error than "
-                f"with equal weights; in shares of it"
-            )
-            parts = gain, gain - half, gain + half, self.sets
+            gain, low, high = ends(many["less"], many["equal"]["mean"])
+            words = f"{name}: {many['heads']} heads have less error if weighted by leave-one-out"
+            words = f"{words}; relative difference"
+            parts = gain, low, high, self.sets
             control = f"heads of {few['size']} columns gain nothing", one
-            judged = verdict(gain + half < 0, one > -0.02)
+            judged = verdict(high < 0, one > -0.02)
             yield Claim(words, "asked in arXiv 2605.20271", None, *parts, *control, judged)
 
 
@@ -150,30 +146,30 @@ def claims(longest: int) -> Claims:
     """What was predicted before the first run."""
     of_heads = lambda row: row["kind"] == "heads"  # noqa: E731
     return {
-        "bias², variance and covariance add up to the error, to 1e-9": (
+        "bias², variance and covariance add up to the error, to 1e-9": where(
             of_heads,
             lambda row: row["deviation"] < 1e-9,
         ),
-        "with four heads or more, the covariance is larger than the variance": (
+        "with four heads or more, the covariance is larger than the variance": where(
             lambda row: of_heads(row) and row["heads"] >= 4,
             lambda row: row["covariance"] > row["variance"],
         ),
-        "the best size of heads with equal weights does not fall as rows are added": (
+        "the best size of heads with equal weights does not fall as rows are added": where(
             lambda row: row["kind"] == "best",
             lambda row: row["grows"],
         ),
-        f"{longest} rows, one direction: the best size is all columns": (
+        f"{longest} rows, one direction: the best size is all columns": where(
             lambda row: (
                 row["kind"] == "best" and row["function"] == "one direction" and row["n"] == longest
             ),
             lambda row: row["equal"] == 8,
         ),
         "several heads, 256 rows or more: weights by leave-one-out have less error than equal "
-        "ones": (
+        "ones": where(
             lambda row: of_heads(row) and row["heads"] > 1 and row["n"] >= 256,
             lambda row: row["less"]["mean"] + row["less"]["half_width"] < 0,
         ),
-        "several heads: these weights sum to more than 1": (
+        "several heads: these weights sum to more than 1": where(
             lambda row: of_heads(row) and row["heads"] > 1,
             lambda row: row["mass"] > 1,
         ),

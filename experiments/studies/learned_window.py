@@ -22,9 +22,9 @@ import attnkernel as ak
 
 from ..config import NonEmpty, Positive, Several
 from ..reports import facets, label_outer, looks_of, save_with_legend, ticks_at
-from ..reports.predictions import Claims, half_width, judge_and_print, mean_of
+from ..reports.predictions import Claims, judge_and_print, mean_of, where
 from ..runs import NO_MONITOR, Monitor, Run
-from .claims import Claim, verdict
+from .claims import Claim, of_repetitions, verdict
 from .study import Keys, Study
 from .training import sizes, train
 from .window_tasks import EXPECTED, Family, Linear, Warp, draw, mean_error, powers_of, predict
@@ -223,44 +223,43 @@ def ledger_rows(learned: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator
         np.array([row["ratio"] - 1 for row in rows if row["n"] == n])
         for n in lengths[:: len(lengths) - 1]
     )
-    more, half = float(few.mean()), float(half_width(few))
-    parts = more, more - half, more + half, len(few)
-    words = f"{lengths[0]} rows: leave-one-out has 10 % more error than the learned window, shares"
+    parts = of_repetitions(few)
+    words = f"{lengths[0]} rows: leave-one-out has 10 % more error; relative difference"
     control = f"at {lengths[-1]} rows it has not", float(many.mean())
-    judged = verdict(more > 0.1, control[1] < 0.1)
+    judged = verdict(parts[1] > 0.1, control[1] < 0.1)
     yield Claim(words, "asked here", None, *parts, *control, judged)
 
 
 CLAIMS: Claims = {
-    "the powers of the learned window are within 0.15 of −0.2, 0.4 and 0.8": (
+    "the powers of the learned window are within 0.15 of −0.2, 0.4 and 0.8": where(
         lambda row: row["kind"] == "powers" and row["of"] == "learned",
         lambda row: all(abs(row[part] - power) < 0.15 for part, power in EXPECTED.items()),
     ),
-    "the learned window is within 15 % of the best of its kind of task": (
+    "the learned window is within 15 % of the best of its kind of task": where(
         lambda row: row["kind"] == "window",
         lambda row: abs(np.log(row["windows"]["learned"] / row["windows"]["best"])) < np.log(1.15),
     ),
-    "32 rows: leave-one-out has at least 10 % more error than the learned window": (
+    "32 rows: leave-one-out has at least 10 % more error than the learned window": where(
         lambda row: row["kind"] == "window" and row["n"] == 32,
         lambda row: row["ratio"] > 1.1,
     ),
-    "288 rows: leave-one-out has at most 5 % more error than the learned window": (
+    "288 rows: leave-one-out has at most 5 % more error than the learned window": where(
         lambda row: row["kind"] == "window" and row["n"] == 288,
         lambda row: row["ratio"] < 1.05,
     ),
-    "order 1: the plug-in rule has less error than leave-one-out": (
+    "order 1: the plug-in rule has less error than leave-one-out": where(
         lambda row: row["kind"] == "window" and row["order"] == 1,
         lambda row: row["error"]["plug_in"]["mean"] < row["error"]["leave_one_out"]["mean"],
     ),
-    "two inputs: the learned window is five times as long across the direction as along it": (
+    "two inputs: the learned window is five times as long across the direction as along it": where(
         lambda row: row["kind"] == "direction",
         lambda row: row["across"] > 5 * row["along"],
     ),
-    "two inputs: the learned direction is within 5 degrees": (
+    "two inputs: the learned direction is within 5 degrees": where(
         lambda row: row["kind"] == "direction",
         lambda row: row["angle"] < 5,
     ),
-    "noise that grows: the learned window grows with its power 0.4, within 0.15": (
+    "noise that grows: the learned window grows with its power 0.4, within 0.15": where(
         lambda row: row["kind"] == "warp",
         lambda row: abs(row["power"] - 0.4) < 0.15,
     ),

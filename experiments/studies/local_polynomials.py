@@ -32,7 +32,7 @@ import attnkernel as ak
 
 from ..config import Positive
 from ..reports import label_outer, looks_of, panels, save_with_legend
-from ..reports.predictions import Claims, always, judge_and_print
+from ..reports.predictions import Claims, judge_and_print, where
 from ..runs import NO_MONITOR, Monitor, Run
 from .claims import Claim, verdict
 from .study import Study
@@ -287,36 +287,28 @@ def slope(row: dict[str, Any], arm: str) -> float:
 def claims() -> Claims:
     """What was predicted before the first run."""
     return {
-        "α known: the slope is within 0.05 of the published one": (
-            always,
-            lambda row: abs(slope(row, KNOWN) - row["published"]) < 0.05,
+        "α known: the slope is within 0.05 of the published one": lambda row: (
+            abs(slope(row, KNOWN) - row["published"]) < 0.05
         ),
-        "h too slow: the slope is flatter by 0.15 or more": (
-            always,
-            lambda row: slope(row, SLOW) > slope(row, KNOWN) + 0.15,
+        "h too slow: the slope is flatter by 0.15 or more": lambda row: (
+            slope(row, SLOW) > slope(row, KNOWN) + 0.15
         ),
-        "leave-one-out does not keep the slope: it is flatter by 0.1 or more": (
-            always,
-            lambda row: slope(row, CHOSEN) > slope(row, KNOWN) + 0.1,
+        "leave-one-out does not keep the slope: it is flatter by 0.1 or more": lambda row: (
+            slope(row, CHOSEN) > slope(row, KNOWN) + 0.1
         ),
-        "leave-one-out: the slope is within 0.1 of −2α/(2α + 2d)": (
-            always,
-            lambda row: abs(slope(row, CHOSEN) - row["theory_of_average"]) < 0.1,
+        "leave-one-out: the slope is within 0.1 of −2α/(2α + 2d)": lambda row: (
+            abs(slope(row, CHOSEN) - row["theory_of_average"]) < 0.1
         ),
-        "leave-one-out: the risk averaged over inputs falls faster than n to −2α/(2α + d)": (
-            always,
-            lambda row: slope(row, f"{CHOSEN}, average") < row["theory"] + 0.02,
-        ),
-        "choosing the order as well changes the slope by less than 0.1": (
+        "leave-one-out: the risk averaged over inputs falls faster than n to "
+        "−2α/(2α + d)": lambda row: slope(row, f"{CHOSEN}, average") < row["theory"] + 0.02,
+        "choosing the order as well changes the slope by less than 0.1": where(
             lambda row: row["dim"] == 1,
             lambda row: abs(slope(row, WITH_ORDER) - slope(row, CHOSEN)) < 0.1,
         ),
-        "leave-one-out of the 2√n nearest rows: the slope is nearer to that of α known": (
-            always,
-            lambda row: (
-                abs(slope(row, NEARBY) - slope(row, KNOWN))
-                < abs(slope(row, CHOSEN) - slope(row, KNOWN))
-            ),
+        "leave-one-out of the 2√n nearest rows: the slope is nearer to that of α "
+        "known": lambda row: (
+            abs(slope(row, NEARBY) - slope(row, KNOWN))
+            < abs(slope(row, CHOSEN) - slope(row, KNOWN))
         ),
     }
 

@@ -25,9 +25,9 @@ from pydantic import Field
 from ..benchmarks.driver import interleaved, medians
 from ..config import NonEmpty, Positive
 from ..reports import draw_dots, subplots
-from ..reports.predictions import Claims, half_width, judge_and_print, mean_of
+from ..reports.predictions import Claims, half_width, judge_and_print, mean_of, where
 from ..runs import NO_MONITOR, Monitor, Run
-from .claims import Claim, verdict
+from .claims import Claim, ends, verdict
 from .probes import CHOSEN, LEARNED, PLAIN, TURNED, Rows, compare_probes
 from .sequence_estimators import LAYERS, errors_of_layer, with_residuals
 from .study import Study
@@ -131,8 +131,8 @@ class ResidualAttention(Study):
             | {f"{row['name']}, equal time": row["at_equal_time"].get(name) for row in rows}
             for name in COMPARED
         ]
-        words = f"Squared errors; seconds of {self.timed} rows; error at equal time, above that of "
-        run.table_of(f"{words}the better parent, in shares of it", table)
+        words = f"Squared errors; seconds of {self.timed} rows; error at equal time, relative "
+        run.table_of(f"{words}to the better parent", table)
         probes = []
         for found in results["probes"]:
             of = found["errors"]
@@ -187,16 +187,18 @@ def ledger_rows(
 
     def claim(words: str, source: str, one: Any, number: int, control: tuple[str, float]) -> Claim:
         """The claim that a difference is below 0, and that of the control is not."""
-        ends = one["mean"] - one["half_width"], one["mean"] + one["half_width"]
-        held = verdict(ends[1] < 0, control[1] > -0.02)
-        return Claim(words, source, None, one["mean"], *ends, number, *control, held)
+        mean, low, high = ends(one)
+        held = verdict(high < 0, control[1] > -0.02)
+        return Claim(words, source, None, mean, low, high, number, *control, held)
 
-    nothing = rows[0]["over_parents"][f"softmax of {FITTING}'s residuals"]["mean"]
-    control = f"residuals of {FITTING} at {rows[0]['name']}, which it fits, gain nothing", nothing
+    fitted = f"softmax of {FITTING}'s residuals"
+    control = f"{fitted}, {rows[0]['name']}, which it fits", rows[0]["over_parents"][fitted]["mean"]
     for at, when in {"equal rows": "over_parents", "equal time": "at_equal_time"}.items():
         for words, row in itertools.product(OF_RESIDUALS, rows):
-            asked = f"{row['name']}, {at}: {words} has less error than both parents; in shares"
-            yield claim(asked, "asked in arXiv 2510.01450", row[when][words], sequences, control)
+            if (words, row) != (fitted, rows[0]):  # the control
+                asked = f"{row['name']}, {at}: {words} has less error than both parents"
+                asked, one = f"{asked}; relative difference", row[when][words]
+                yield claim(asked, "asked in arXiv 2510.01450", one, sequences, control)
     for row in probes:
         one, turned = (row["over order 0"][name] for name in (LEARNED, TURNED))
         words = f"{row['name']}: a learned probe lowers the squared error of order 0"
@@ -209,35 +211,35 @@ def claims() -> Claims:
     has_pieces = lambda row: row.get("pieces", 1) > 1  # noqa: E731
     is_probe = lambda row, *keys: row.get("keys") in (keys or KEYS)  # noqa: E731
     return {
-        "one piece: of a recurrence that fits it (Mesa), residuals have nothing to give": (
+        "one piece: of a recurrence that fits it (Mesa), residuals have nothing to give": where(
             lambda row: row.get("pieces") == 1,
             lambda row: row["over_parents"][f"softmax of {FITTING}'s residuals"]["mean"] > -0.02,
         ),
-        "several pieces: softmax of residuals has less error than both parents": (
+        "several pieces: softmax of residuals has less error than both parents": where(
             has_pieces,
             lambda row: all(one["mean"] < 0 for one in row["over_parents"].values()),
         ),
-        "several pieces: order 1 has less error than every layer of residuals": (
+        "several pieces: order 1 has less error than every layer of residuals": where(
             has_pieces,
             lambda row: (
                 row["errors"]["order 1"] < min(row["errors"][name] for name in OF_RESIDUALS)
             ),
         ),
-        "at equal time the better parent, which takes in more rows, has less error": (
+        "at equal time the better parent, which takes in more rows, has less error": where(
             lambda row: "at_equal_time" in row,
             lambda row: all(one["mean"] >= 0 for one in row["at_equal_time"].values()),
         ),
-        "a learned probe gives half of what the exact one gives, or more": (
+        "a learned probe gives half of what the exact one gives, or more": where(
             is_probe,
             lambda row: (
                 row["over order 0"][LEARNED]["mean"] < 0.5 * row["over order 0"][CHOSEN]["mean"]
             ),
         ),
-        "keys alike: the learned probe points where the exact one does, cosine above 0.9": (
+        "keys alike: the learned probe points where the exact one does, cosine above 0.9": where(
             lambda row: is_probe(row, KEYS[0]),
             lambda row: row["cosine"]["mean"] > 0.9,
         ),
-        "keys of their own spread: it does not, and the exact one has less error": (
+        "keys of their own spread: it does not, and the exact one has less error": where(
             lambda row: is_probe(row, KEYS[1]),
             lambda row: row["cosine"]["mean"] < 0.9 and row["above exact"]["mean"] > 0,
         ),

@@ -22,7 +22,7 @@ import attnkernel as ak
 
 from ..config import NonEmpty, Positive
 from ..reports import draw_dots, facets, label_outer, save_with_legend
-from ..reports.predictions import Claims, always, half_width, judge_and_print
+from ..reports.predictions import Claims, half_width, judge_and_print, where
 from ..runs import NO_MONITOR, Monitor, Run
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
 from .study import Study
@@ -166,27 +166,27 @@ def claims() -> Claims:
     others = [name for name in LAYERS if name != recursive]
     local = ("softmax", "window", "softmax, forgetting", "order 1", "order 1, forgetting")
     return {
-        "linear: Mesa with forgetting has the least error": (
+        "linear: Mesa with forgetting has the least error": where(
             lambda row: row["function"] == "linear",
             lambda row: error(row, recursive) <= least(row, *others),
         ),
-        "linear: Mesa with forgetting is within 10 % of the oracle": (
+        "linear: Mesa with forgetting is within 10 % of the oracle": where(
             lambda row: row["function"] == "linear",
             lambda row: row["layers"][recursive]["ratio"] <= 1.1,
         ),
-        "linear, no drift: the delta rule has twice the error of Mesa or more": (
+        "linear, no drift: the delta rule has twice the error of Mesa or more": where(
             lambda row: row["function"] == "linear" and not row["speed"],
             lambda row: error(row, "delta") >= 2 * error(row, "Mesa"),
         ),
-        "linear, drift: gates change the error of the delta rule by less than 5 %": (
+        "linear, drift: gates change the error of the delta rule by less than 5 %": where(
             lambda row: row["function"] == "linear" and row["speed"],
             lambda row: abs(error(row, "gated delta") / error(row, "delta") - 1) < 0.05,
         ),
-        "linear: order 1 has less error than softmax": (
+        "linear: order 1 has less error than softmax": where(
             lambda row: row["function"] == "linear",
             lambda row: error(row, "order 1") < error(row, "softmax"),
         ),
-        "drift: forgetting lowers the error of every layer that has it": (
+        "drift: forgetting lowers the error of every layer that has it": where(
             lambda row: row["speed"],
             lambda row: all(
                 error(row, after) <= error(row, before)
@@ -198,13 +198,12 @@ def claims() -> Claims:
                 )
             ),
         ),
-        "nonlinear: a local layer (softmax or order 1) has the least error": (
+        "nonlinear: a local layer (softmax or order 1) has the least error": where(
             lambda row: row["function"] == "nonlinear",
             lambda row: row["best"] in local,
         ),
-        "linear attention has the largest error": (
-            always,
-            lambda row: error(row, "linear") >= max(error(row, name) for name in LAYERS),
+        "linear attention has the largest error": lambda row: (
+            error(row, "linear") >= max(error(row, name) for name in LAYERS)
         ),
     }
 

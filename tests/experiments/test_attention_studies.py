@@ -11,7 +11,7 @@ import pytest
 from least_squares import local_polynomial
 from statsmodels.api import OLS, add_constant
 
-from experiments.reports.predictions import judge
+from experiments.reports.predictions import judge, where
 from experiments.studies.context_errors import IN_N, IN_TAU, Case, in_closed_form, simulate
 from experiments.studies.window_tasks import (
     EXPECTED,
@@ -207,7 +207,7 @@ def test_simulated_errors_and_criteria_are_those_of_softmax_in_numpy(x64):
 
 
 def test_a_claim_is_judged_in_the_cases_that_it_concerns():
-    claims = {"even numbers are below 5": (lambda case: case % 2 == 0, lambda case: case < 5)}
+    claims = {"even numbers are below 5": where(lambda case: case % 2 == 0, lambda case: case < 5)}
     (found,) = judge(claims, [1, 2, 4, 6, 7], str)
     assert found == {"claim": "even numbers are below 5", "held": ["2", "4"], "failed": ["6"]}
 

@@ -59,5 +59,5 @@ def places(lines):
 # overrides that make studies of the ledger short
 SMALL_LOCAL_POLYNOMIALS = ("lengths=[32, 128]", "data_sets=40", "chosen=8", "candidates=5")
 SMALL_STATE_PRECISION = ("rows=1024", "spreads=[0.3]", "forgetting=[1, 0.9]", "ridges=[0.01]")
-SMALL_IN_CONTEXT_KERNEL = ("data=[iris, moons]", "rows=100", "splits=2", "timed=iris", "repeats=1")
+SMALL_IN_CONTEXT_KERNEL = ("data=[iris, moons]", "rows=100", "splits=2", "timed=iris", "repeats=2")
 SMALL_RESIDUALS = ("pieces=[3]", "rows=24", "sequences=2", "timed=24", "repeats=1", "steps=3")
