@@ -48,7 +48,8 @@ def draw_errors(run: Run, study: "ContextTemperature", results: Rows, rows: Rows
         ax.plot(grid, softmax, color=ak.plot.ORANGE, label="softmax")
         ax.plot(grid, closed[IN_TAU], "--", color=ak.plot.BLUE, label=IN_TAU)
         dots = {"color": ak.plot.BLUE, "markersize": 3, "label": f"{IN_TAU}, simulated"}
-        ax.plot(grid[::4], simulated[::4], "o", **dots)
+        some = slice(None, None, -(-len(grid) // 20))
+        ax.plot(grid[some], simulated[some], "o", **dots)
         ax.plot(grid, closed[IN_N], ":", color=ak.plot.PURPLE, label=IN_N)
         half = {"color": ak.plot.GREEN, "alpha": 0.25}
         ax.axvspan(*row["chosen"][LEAVE_ONE_OUT][1:], **half, linewidth=0)
