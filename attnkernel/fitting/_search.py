@@ -109,13 +109,6 @@ CHUNK_STEPS = 20  # between looks at whether all searches have stopped
 SAMPLE_STEPS, SAMPLE_STEPS_PER_PARAMETER = 2 * CHUNK_STEPS, CHUNK_STEPS
 
 
-# Of one parameter; of fewer rows all starts are searched. 24 data sets of 600 and 1000 rows, order
-# 0 and 1, evaluations: Gaussian and Laplace 10 725 -> 2589, with the same minima; Epanechnikov and
-# tricube 16 703 -> 4577, loss 0.03 % higher (3 % in one of 96). Of 20 to 200 rows, where a fit
-# takes some milliseconds, the loss of such kernels would be 0.2 to 0.4 % higher.
-MIN_ROWS_OF_CHAINS = 512
-
-
 class SearchResult(NamedTuple):
     """Where searches began, where they ended, and their histories of steps."""
 
@@ -235,7 +228,13 @@ class Searches(NamedTuple):
         points = flat_rows(self.z)
         if self.number == len(points):
             state = self.start()
-            if len(points) == 1 or points.shape[1] > 1 or len(self.problem.x) < MIN_ROWS_OF_CHAINS:
+            # Of one parameter; of fewer rows all starts are searched. 24 data sets of 600 and 1000
+            # rows, order 0 and 1, evaluations: Gaussian and Laplace 10 725 -> 2589, with the same
+            # minima; Epanechnikov and tricube 16 703 -> 4577, loss 0.03 % higher (3 % in one of
+            # 96). Of 20 to 200 rows, where a fit takes some milliseconds, the loss of such kernels
+            # would be 0.2 to 0.4 % higher.
+            min_rows = 512
+            if len(points) == 1 or points.shape[1] > 1 or len(self.problem.x) < min_rows:
                 return self.run(state)
             losses, slopes = self.losses_and_gradients(points)
             followed = _follow_downhill(points[:, 0], losses, slopes[:, 0])
@@ -270,26 +269,22 @@ class Searches(NamedTuple):
         return min(self.options.chunk, CHUNK_STEPS, self.options.steps)
 
 
-def _follow_downhill(
-    points: Float[np.ndarray, " starts"],
-    losses: Float[np.ndarray, " starts"],
-    slopes: Float[np.ndarray, " starts"],
-) -> Int[np.ndarray, " starts"]:
+OfStarts = Float[np.ndarray, " starts"]
+
+
+def _follow_downhill(points: OfStarts, losses: OfStarts, slopes: OfStarts) -> np.ndarray:
     """Returns for each start of one parameter the start whose search it follows.
 
     A start leads to its neighbour downhill if that is lower and has a slope too. The last two of
     such a chain on one side of a minimum are searched, and the others follow the first of them.
     """
-    places, order = np.arange(len(points)), np.argsort(points, kind="stable")
+    places, order = np.arange(len(points)), np.argsort(points)
     losses, signs = losses[order], np.sign(slopes[order]).astype(int)
-    leads_to = places.copy()
-    for i, downhill in enumerate(places - signs):
-        is_start = 0 <= downhill < len(points) and signs[downhill] != 0
-        if is_start and (losses[downhill], downhill) < (losses[i], i):
-            leads_to[i] = downhill
-    is_next_to_last = (leads_to[leads_to] == leads_to) & (signs == signs[leads_to])
-    followed = np.where(is_next_to_last, places, leads_to)
-    for _ in places:
+    downhill = np.clip(places - signs, 0, places[-1])
+    leads_to = np.where((losses[downhill] < losses) & (signs[downhill] != 0), downhill, places)
+    is_searched = (leads_to[leads_to] == leads_to) & (signs == signs[leads_to])
+    followed = np.where(is_searched, places, leads_to)
+    for _ in range(len(points).bit_length()):
         followed = followed[followed]
     return order[followed][np.argsort(order)]
 

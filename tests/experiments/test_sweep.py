@@ -48,6 +48,13 @@ def read(out):
     return read_csv(Path(out, "members.csv"))
 
 
+def write_csv(home, rows):
+    """Writes a file of columns a and b, and a config of it."""
+    (home / "m.csv").write_text("\n".join(["a,b", *rows, ""]))
+    csv_data = "{source: csv, path: m.csv, x: a, y: b}"
+    (home / "m.yaml").write_text(CONFIG.replace("{source: heteroskedastic, n: 31}", csv_data))
+
+
 def states(out):
     return [row["state"] for row in read(out)]
 
@@ -148,10 +155,9 @@ def test_means_and_intervals_over_seeds(swept):
             if all(row[field] == value for field, value in group["asked"].items())
         ]
         assert len(values) == 3
-        found = group["numbers"]["fits.0.lengthscale"]
         mean = np.mean(values)
         expected = [mean, *stats.t.interval(0.95, 2, mean, stats.sem(values))]
-        found = [found[name] for name in ("mean", "lower", "upper")]
+        found = [group["numbers"]["fits.0.lengthscale"][of] for of in ("mean", "lower", "upper")]
         np.testing.assert_allclose(found, expected, rtol=1e-12)
     with np.load(swept / "figures" / "sweep.npz") as arrays:
         assert arrays["fits.0.lengthscale/points"].shape == (12, 2)
@@ -172,10 +178,9 @@ NUMBERS = ("lengthscale", "criterion", "r_squared", "residual_sd")
 )
 def test_members_of_one_program_of_other_fits_equal_single_runs(capsys, config, varied, parts):
     Path("m.yaml").write_text(config)
-    grid = ["seed=0,1", varied]
-    assert main(["sweep", "m.yaml", *grid, "--out", "s"]) == 0
+    assert main(["sweep", "m.yaml", "seed=0,1", varied, "--out", "s"]) == 0
     assert "4 members as one program" in capsys.readouterr().out
-    fields = [values.partition("=")[0] for values in grid]
+    fields = ["seed", varied.partition("=")[0]]
     assert_equals_single_run(read("s")[-1], "m.yaml", fields, parts=parts)
 
 
@@ -191,12 +196,8 @@ def test_member_that_diverges_fails_alone(capsys):
 
 @pytest.mark.usefixtures("untrained")
 def test_data_of_one_program_are_loaded_in_float64(home, capsys):
-    rows = "\n".join(f"{1000 + i / 1e6},{i % 7}" for i in range(60))
-    (home / "m.csv").write_text(f"a,b\n{rows}\n")
-    csv_data = "{source: csv, path: m.csv, x: a, y: b}"
-    config = CONFIG.replace("{source: heteroskedastic, n: 31}", csv_data)
-    (home / "m.yaml").write_text(f"{config}model: {{lengthscale: 1e-5}}\n")
-    assert main(["sweep", "m.yaml", "seed=0..2", "--out", "s"]) == 0
+    write_csv(home, [f"{1000 + i / 1e6},{i % 7}" for i in range(60)])
+    assert main(["sweep", "m.yaml", "seed=0..2", "model.lengthscale=1e-5", "--out", "s"]) == 0
     assert "3 members as one program" in capsys.readouterr().out
 
 
@@ -219,14 +220,12 @@ def test_only_missing_members_are_computed(capsys):
 
 @pytest.mark.usefixtures("untrained")
 def test_changed_data_are_other_members(home, capsys):
-    rows = "\n".join(f"{i},{i % 5}" for i in range(30))
-    (home / "g.csv").write_text(f"a,b\n{rows}\n")
-    csv_data = "{source: csv, path: g.csv, x: a, y: b}"
-    (home / "g.yaml").write_text(CONFIG.replace("{source: heteroskedastic, n: 31}", csv_data))
-    assert main(["sweep", "g.yaml", "seed=1,2", "--out", "s"]) == 0
+    rows = [f"{i},{i % 5}" for i in range(30)]
+    write_csv(home, rows)
+    assert main(["sweep", "m.yaml", "seed=1,2", "--out", "s"]) == 0
     before = read("s")
-    (home / "g.csv").write_text(f"a,b\n{rows.replace('3,3', '3,300')}\n")
-    assert main(["sweep", "g.yaml", "seed=1,2", "--out", "s"]) == 0
+    write_csv(home, [*rows[:-1], "29,300"])
+    assert main(["sweep", "m.yaml", "seed=1,2", "--out", "s"]) == 0
     assert "2 of them to do" in capsys.readouterr().out
     assert read("s")[0]["fits.0.loss"] != before[0]["fits.0.loss"]
 
