@@ -11,7 +11,7 @@ from ._fit import fit as fit, fit_many as fit_many
 from ._fit_warnings import (
     CostWarning as CostWarning,
     FitWarning as FitWarning,
-    select_for_leave_one_out,
+    sums_all_pairs,
 )
 from ._minimise import prepare_searches
 from ._options import Options

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
@@ -12,7 +11,7 @@ from .._core.arrays import AnyArray
 from .._core.pandas_frames import Categories, Names
 from ..attention import Auto, Selection, select_method
 from ..kernels import OnColumns
-from ..methods import Blockwise
+from ..methods import Blockwise, Dense
 from ..models import KernelRegression, Smoother
 from ..objectives import Sample
 from ..priors import ExcludeSelf, KeyWeights
@@ -210,11 +209,10 @@ def cost_warnings(model: Any, data: Sample) -> list[str]:
     if not isinstance(model, KernelRegression) or not isinstance(model.method, Auto):
         return []
     n, order = data.x.shape[0], model.order
-    pairs_per_second = (3e8, 1e8, 1e8)  # of each order
-    seconds = n**2 / pairs_per_second[order]
+    seconds = n**2 / (3e8, 1e8, 1e8)[order]  # pairs a second, of each order
     if seconds < MIN_SECONDS or isinstance(data.x, Tracer):
         return []
-    selection = select_for_leave_one_out(model, data.x, data.objective.weights)
+    selection = _select_for_leave_one_out(model, data.x, data.objective.weights)
     if jax.default_backend() != "cpu" or not isinstance(selection.method, Blockwise):
         return []
     reasons = "; ".join(f"not {name}: {why}" for name, why in selection.skipped if name != "Dense")
@@ -232,13 +230,22 @@ def cost_warnings(model: Any, data: Sample) -> list[str]:
     ]
 
 
-def select_for_leave_one_out(
+def sums_all_pairs(
+    model: Any, x: Float[AnyArray, "n dim"], weights: Float[AnyArray, " n"] | None
+) -> bool:
+    """Whether leave-one-out of all rows sums all pairs: no faster method is known to apply."""
+    if not isinstance(model, KernelRegression) or not isinstance(model.method, Auto):
+        return True
+    return isinstance(_select_for_leave_one_out(model, x, weights).method, Dense | Blockwise)
+
+
+def _select_for_leave_one_out(
     model: KernelRegression, x: Float[AnyArray, "n dim"], weights: Float[AnyArray, " n"] | None
 ) -> Selection:
     """Returns the method that sums leave-one-out of all rows; only shapes matter."""
     prior = ExcludeSelf()
     if weights is not None:
-        prior = prior * KeyWeights(jnp.log(weights))
+        prior = prior * KeyWeights(np.zeros(len(x), x.dtype))
     labels = jax.ShapeDtypeStruct((len(x), 1), x.dtype)
     points = jax.ShapeDtypeStruct(x.shape, x.dtype)
     parts = {"kernel": model.kernel, "prior": prior, "rule": model.rule, "order": model.order}

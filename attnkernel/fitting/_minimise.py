@@ -23,6 +23,7 @@ from .._core.tracing import stop_gradients
 from ..objectives import Sample, name_compared_rows
 from ._bfgs import Bfgs
 from ._bounds import Box
+from ._fit_warnings import sums_all_pairs
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
 from ._problem import History, Problem, build_problem, flat_rows, take, unravel_rows, vmap_over_fits
@@ -101,7 +102,9 @@ def prepare_searches(
     z, problem = build_problem(model, data, options._replace(starts=points), axes)
     if is_single and (problem.box is None or not problem.box.binds()):  # all starts are the same
         z = take(slice(1), z)
-    return Searches(problem, options, tolerance, z, axes)
+    is_on_line = is_single and data.x.shape[-1] == 1
+    is_on_line = is_on_line and not sums_all_pairs(model, data.x, data.objective.weights)
+    return Searches(problem, options, tolerance, z, axes, is_on_line)
 
 
 def loss_at(model: Any, data: Sample, options: Options) -> float:

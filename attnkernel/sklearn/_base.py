@@ -31,10 +31,10 @@ from .._core.arrays import as_float64, require_unmasked
 from .._core.double_precision import enable_x64
 from .._core.rows import Rows
 from .._core.validation import as_integer, require_bool
-from ..fitting import Fit, fit, select_for_leave_one_out
+from ..fitting import Fit, fit, sums_all_pairs
 from ..kernels import rescaled
 from ..local import ExtrapolationWarning
-from ..methods import Blockwise, Dense, Votes
+from ..methods import Votes
 from ..models import BiasReduced, KernelRegression, known_policy, votes_of_predictions
 from ..objectives import Objective, merge_equal_rows, spread_indices
 from ._candidates import AUTO, fit_candidates, require_comparable
@@ -191,7 +191,7 @@ class KernelEstimator(BaseEstimator):
         if size is None or len(x) <= size:
             return x, y, weights
         models = [self.smoother(kernel, "nearest", order) for order in self._orders()]
-        if not any(_sums_all_pairs(model, x, weights) for model in models):
+        if not any(sums_all_pairs(model, x, weights) for model in models):
             return x, y, weights
         rows = spread_indices(size, len(x))  # of rows sorted by the first column
         return x[rows], y[rows], None if weights is None else weights[rows]
@@ -366,13 +366,6 @@ class _Packed:
 
     def __init__(self, array: np.ndarray):
         self.array = array
-
-
-def _sums_all_pairs(model: Any, x: Matrix, weights: np.ndarray | None) -> bool:
-    """Whether leave-one-out of all rows sums all pairs: no faster method applies."""
-    if isinstance(model, BiasReduced):
-        return True
-    return isinstance(select_for_leave_one_out(model, x, weights).method, Dense | Blockwise)
 
 
 def _class_of_name(argument: str, name: Any, known: dict[str, Any]) -> Any:
