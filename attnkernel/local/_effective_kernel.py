@@ -1,8 +1,7 @@
-r"""The effective kernel of a local polynomial: the weight of each value in the fit.
+r"""The effective kernel of a local polynomial, the weight of each value in the fit, and its sums.
 
-Sums by powers of the effective kernel, from the moments of a method that bounds their errors.
-
-With $L_j = w_j \sum_a c_a u_j^a / \sum_l w_l$ and the coefficients $c^{(p)}$ of
+A method that bounds the errors of its moments gives them in less than all pairs. With
+$L_j = w_j \sum_a c_a u_j^a / \sum_l w_l$ and the coefficients $c^{(p)}$ of
 $(\sum_a c_a u^a)^p$,
 
 $$ \sum_j L_j^p\, v_j = \frac{\sum_a c^{(p)}_a \sum_j w_j^p u_j^a v_j}{(\sum_l w_l)^p}. $$
@@ -82,8 +81,8 @@ def _sum_by_moments(
     exact_sums = functools.partial(exact_polynomial_sums, power=power, scale=scale)
     recomputed, of_queries = ~certified & ~jnp.isneginf(log_mass), (q, c, log_mass)
     sums_of = lambda *rows: (exact_sums(*rows),)  # noqa: E731
-    parts = k, v, polynomial.weights
-    (exact,) = map_selected_queries(sums_of, (v.shape[1:],), recomputed, of_queries, *parts)
+    of_keys = k, v, polynomial.weights
+    (exact,) = map_selected_queries(sums_of, (v.shape[1:],), recomputed, of_queries, *of_keys)
     out = jnp.where(certified[:, None], out, exact)
     return jnp.where(valid[:, None], out, jnp.nan)
 
@@ -128,13 +127,13 @@ def apply_effective_kernel(
     weights, order, _, method = polynomial
     kernel, prior, rule = weights
     if order == 0 and derivative is None:
-        parts = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
+        named = {"kernel": kernel, "prior": prior, "rule": rule, "method": method}
         if power == 1:
-            return attend(q, k, v, **parts)
+            return attend(q, k, v, **named)
         # squared weights are weights at half the temperature, with the prior squared
-        parts["prior"] = None if prior is None else prior * prior
-        parts["rule"] = rule.without_sink().with_temperature_times(0.5)
-        means, log_squares = attend(q, k, v, **parts, return_log_mass=True)
+        named["prior"] = None if prior is None else prior * prior
+        named["rule"] = rule.without_sink().with_temperature_times(0.5)
+        means, log_squares = attend(q, k, v, **named, return_log_mass=True)
         log_ratio = jnp.where(jnp.isneginf(log_squares), 0.0, log_squares - 2.0 * local.log_mass)
         return means * jnp.exp(log_ratio)[:, None]
     q, k, v = (part.astype(wider_dtype(part.dtype)) for part in (q, k, v))
@@ -142,10 +141,10 @@ def apply_effective_kernel(
         return jit_if_pure(_sum_by_differentiated_mean, (weights, power, derivative), q, k, v)
     own = method_of_moments(q, k, v, weights, method, power * order)
     if own is not None:
-        parts = (polynomial, own, power, 0 if derivative is None else sum(derivative))
-        return jit_if_pure(_sum_by_moments, parts, q, k, v, local.influence, local.log_mass)
-    parts = (polynomial, power, derivative)
-    return jit_if_pure(_sum_by_effective_kernel, parts, q, k, v, local.influence)
+        settings = (polynomial, own, power, 0 if derivative is None else sum(derivative))
+        return jit_if_pure(_sum_by_moments, settings, q, k, v, local.influence, local.log_mass)
+    settings = (polynomial, power, derivative)
+    return jit_if_pure(_sum_by_effective_kernel, settings, q, k, v, local.influence)
 
 
 def _sum_by_effective_kernel(

@@ -1,4 +1,5 @@
-r"""Local likelihood: at each query the polynomial in k − q with the greatest weighted likelihood.
+r"""Local likelihood: at each query the polynomial in k − q with the greatest weighted likelihood,
+and how each label moves it.
 
 $$ \hat\beta(q) = \arg\max_\beta \sum_j w_j(q)\, \ell\big(v_j, \beta^\top \varphi(k_j - q)\big)
    - \tfrac12 \sum_a \lambda_a (\beta_a - \beta^0_a)^2 $$
@@ -7,7 +8,7 @@ $\beta^0$ is the local mean. The penalty is of the size of rounding. It matters 
 likelihood has no maximum, because labels are separated, or where the data do not determine all
 terms; there it bounds them.
 
-The influence of labels on a local likelihood fit, to first order.
+To first order, the influence of labels on it is
 
 $$ \hat\eta(q) - \eta(q) \approx \sum_j \ell_j(q)\, (v_j - \mu_j), \qquad
    \ell_j = w_j\, \frac{\mu_j'}{V(\mu_j)}\, \varphi_j^\top J^{-1} e_1, \qquad
@@ -88,13 +89,13 @@ def _fit_likelihoods(
 
     def fit_chunk(windows: Windows) -> LikelihoodFit:
         deficient, extrapolates = windows.support()
-        parts = windows, family, deficient
+        chunk = windows, family, deficient
         search = lambda problem: maximise(problem.expand, problem.centre)  # noqa: E731
-        found = _map_problems(search, *stop_gradients((parts, v)))
+        found = _map_problems(search, *stop_gradients((chunk, v)))
         # derivatives read the maximum, and do not repeat the search
         found = checkpoint_name(found, MAXIMUM)
         refine = lambda problem, maximum: with_derivatives(problem.gradient, maximum)  # noqa: E731
-        beta = windows.coefficients(_map_problems(refine, parts, v, found))
+        beta = windows.coefficients(_map_problems(refine, chunk, v, found))
         return LikelihoodFit(beta, windows.empty, deficient, extrapolates)
 
     policy = jax.checkpoint_policies.save_only_these_names(MAXIMUM)
@@ -102,14 +103,14 @@ def _fit_likelihoods(
 
 
 def _map_problems(
-    function: Callable[..., Any], parts: tuple[Windows, Family, Array], v: Values, *others: Any
+    function: Callable[..., Any], chunk: tuple[Windows, Family, Array], v: Values, *others: Any
 ) -> Any:
     """Returns `function(problem, *others)` for each query of a chunk and each column of labels.
 
-    `parts`: the windows of the queries, the family, and which queries are rank-deficient. The
+    `chunk`: the windows of the queries, the family, and which queries are rank-deficient. The
     arrays of `others` and of the result have the leading axes (queries, dim_v).
     """
-    windows, family, deficient = parts
+    windows, family, deficient = chunk
     pairs = windows.basis.pairs()
 
     def at_query(weights: Array, products: Array, deficient: Array, *others: Any) -> Any:

@@ -3,10 +3,9 @@ r"""Moments of local polynomials: attention to the values $u^a$, |a| ≤ 2p, and
 Queries are processed in chunks of neighbours, and u is measured from the centre of a chunk:
 measured from a distant origin, k − q would lose its digits to rounding.
 
-Moments of a method that bounds their errors: certified for what is solved from them.
-
-With the normal equations $S \beta = b$ and bounds $\delta_S$, $\delta_b$ on the errors of $\hat S$
-and $\hat b$, entry by entry,
+A method that bounds the errors of its moments gives them in less than all pairs. They are used
+where what is solved from them is certified. With the normal equations $S \beta = b$ and bounds
+$\delta_S$, $\delta_b$ on the errors of $\hat S$ and $\hat b$, entry by entry,
 
 $$ |\hat\beta - \beta| \le A\, (\delta_b + \delta_S |\hat\beta|)
    + A\, \delta_S\, |\hat\beta - \beta|, \qquad A = |\hat S^{-1}|, $$

@@ -1,5 +1,5 @@
-"""The monomials of local polynomials: exponents, scales, the shift of the origin, and a system for
-each query: the normal equations.
+"""The basis of local polynomials, monomials of k − q, and the normal equations of each query in it:
+exponents, scales, the shift of the origin, and the solution.
 """
 
 import functools
@@ -160,7 +160,7 @@ def monomials(u: Float[Array, "*rows dim"], powers: list[tuple[int, ...]]) -> Ar
         # those with first column a: u_a times the ones of lower degree in columns from a, which
         # come last in their order
         sizes = [math.comb(dim - a - 1 + below, below) for a in range(dim)]
-        parts = [u[..., a : a + 1] * level[..., -size:] for a, size in enumerate(sizes)]
-        level = jnp.concatenate(parts, axis=-1)
+        blocks = [u[..., a : a + 1] * level[..., -size:] for a, size in enumerate(sizes)]
+        level = jnp.concatenate(blocks, axis=-1)
         found.append(level)
     return jnp.concatenate(found, axis=-1)

@@ -129,17 +129,17 @@ def local_polynomial(
 
 
 def fit_at_queries(
-    function: Callable[..., Any], parts: tuple, q: Array, k: Array, v: Array, *more: Array
+    function: Callable[..., Any], settings: tuple, q: Array, k: Array, v: Array, *more: Array
 ) -> Any:
-    """Returns `function(*parts, q, k, v, *more)` in one program, also of no queries.
+    """Returns `function(*settings, q, k, v, *more)` in one program, also of no queries.
 
     The queries are the axis of the results after those of a batch.
     """
     if q.shape[-2]:
-        return jit_if_pure(function, parts, q, k, v, *more)
+        return jit_if_pure(function, settings, q, k, v, *more)
     axis = max(q.ndim, k.ndim, v.ndim) - 2
     one = jnp.zeros((*q.shape[:-2], 1, q.shape[-1]), q.dtype)  # a gather of rows needs one row
-    found = jit_if_pure(function, parts, one, k, v, *more)
+    found = jit_if_pure(function, settings, one, k, v, *more)
     return jax.tree.map(lambda leaf: jax.lax.slice_in_dim(leaf, 0, 0, axis=axis), found)
 
 

@@ -160,8 +160,8 @@ def maximise(
         step = jnp.sum(inverse * found.gradient[None, :], axis=1)
         gain, count = jnp.dot(found.gradient, step), search.steps + 1
         is_last = ~(gain > eps * found.curvature[0, 0])
-        parts = (trial, found.value, inverse, step, jnp.ones_like(zero), gain)
-        accepted = _Ascent(*parts, count, is_last)
+        state = (trial, found.value, inverse, step, jnp.ones_like(zero), gain)
+        accepted = _Ascent(*state, count, is_last)
         halved = search._replace(length=0.5 * search.length, steps=count)
         return jax.tree.map(lambda a, b: jnp.where(is_accepted, a, b), accepted, halved)
 
