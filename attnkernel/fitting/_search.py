@@ -229,12 +229,11 @@ class Searches(NamedTuple):
         points = flat_rows(self.z)
         if self.number == len(points):
             state = self.start()
-            # Of one parameter; of fewer rows all starts are searched. 24 data sets of 600 and 1000
-            # rows, order 0 and 1, evaluations: Gaussian and Laplace 10 725 -> 2589, with the same
-            # minima; Epanechnikov and tricube 16 703 -> 4577, loss 0.03 % higher (3 % in one of
-            # 96). Of 20 to 200 rows, where a fit takes some milliseconds, the loss of such kernels
-            # would be 0.2 to 0.4 % higher.
-            min_rows = 512
+            # Of one parameter; of fewer rows all starts are searched. 42 data sets of 380 to 1000
+            # rows, order 0 and 1, evaluations: Gaussian and Laplace 18 817 -> 4586, with the same
+            # minima; Epanechnikov and tricube 29 153 -> 8299, loss 0.02 % higher (3 % in one of
+            # 168). Of 20 to 200 rows, which take some milliseconds, it would be 0.2 to 0.4 %.
+            min_rows = 362
             if len(points) == 1 or points.shape[1] > 1 or len(self.problem.x) < min_rows:
                 return self.run(state)
             losses, slopes = self.losses_and_gradients(points)

@@ -179,13 +179,13 @@ def test_starts_are_a_latin_hypercube_of_all_parameters(x64):
 
 
 def test_starts_follow_the_search_that_they_lead_to(x64, monkeypatch):
-    """Of losses cos 2z, with minima at ±π/2; and those of 512 rows end as all searches do."""
+    """Of losses cos 2z, with minima at ±π/2; and those of 380 rows end as all searches do."""
     z = np.array([0.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0])
     followed = _search._follow_downhill(z, np.cos(2 * z), -2 * np.sin(2 * z))
     assert followed.tolist() == [0, 1, 2, 2, 5, 5, 6]
-    few = ak.fit(model(), *sample(512)).starts
+    few = ak.fit(model(), *sample(380)).starts
     monkeypatch.setattr(_search, "_follow_downhill", lambda points, *_: np.arange(len(points)))
-    every = ak.fit(model(), *sample(512)).starts
+    every = ak.fit(model(), *sample(380)).starts
     np.testing.assert_allclose(few.loss, every.loss, rtol=1e-9)
     assert len(set(few.steps.tolist())) <= 4 < len(set(every.steps.tolist()))
 
