@@ -230,10 +230,11 @@ def cost_warnings(model: Any, data: Sample) -> list[str]:
     ]
 
 
-def sums_all_pairs(
-    model: Any, x: Float[AnyArray, "n dim"], weights: Float[AnyArray, " n"] | None
-) -> bool:
-    """Whether leave-one-out of all rows sums all pairs: no faster method is known to apply."""
+def sums_all_pairs(model: Any, x: AnyArray, weights: AnyArray | None) -> bool:
+    """Whether leave-one-out of all rows sums all pairs: no faster method is known to apply.
+
+    `x`: shape (n, dim); `weights`: shape (n,).
+    """
     if not isinstance(model, KernelRegression) or not isinstance(model.method, Auto):
         return True
     return isinstance(_select_for_leave_one_out(model, x, weights).method, Dense | Blockwise)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from .._core.arrays import as_numpy_if_concrete, is_on_host, namespace_of, to_jax
 from .._core.tracing import stop_gradients
-from ..objectives import Sample, name_compared_rows
+from ..objectives import GCV, AICc, LeaveOneOut, Sample, name_compared_rows
 from ._bfgs import Bfgs
 from ._bounds import Box
 from ._fit_warnings import sums_all_pairs
@@ -103,6 +103,7 @@ def prepare_searches(
     if is_single and (problem.box is None or not problem.box.binds()):  # all starts are the same
         z = take(slice(1), z)
     is_on_line = is_single and data.x.shape[-1] == 1
+    is_on_line &= isinstance(data.objective, AICc | GCV | LeaveOneOut)  # sums of folds are of pairs
     is_on_line = is_on_line and not sums_all_pairs(model, data.x, data.objective.weights)
     return Searches(problem, options, tolerance, z, axes, is_on_line)
 

@@ -39,12 +39,10 @@ from ._problem import (
 
 # Searches up to this size without fusion emitters take, of the time with them:
 # - local linear: 205 rows 0.55 to compile and 1.05 to run, 104 rows 0.55 and 0.95, 260 rows 0.5 and
-#   1.07 (1.2 CPU s less, 8 ms a call more), 352 rows 0.5 and 1.04, 500 rows 0.63 and 1.2, 800 rows
-#   0.57 (2.6 s less) and 1.25 (40 ms more), with an Epanechnikov kernel 0.65 and 1.9; in a
-#   `PartiallyLinear` of 205 rows 0.7 and 1.1; in a `LocalLikelihood` of 800 rows 0.8 and 1.5
-# - means with a Gaussian: 205 rows 0.55 and 1.3 (0.7 s less, 7 ms more), 104 rows 0.6 and 1.2, 800
-#   rows 0.5 and 1.3, in three columns of 205 rows 0.65 and 1.1; with an Epanechnikov kernel 0.6 and
-#   2.4, robust ones 0.65 and 2.0
+#   1.07 (1.2 CPU s less, 8 ms a call more), 352 rows 0.5 and 1.04, 500 rows 0.55 and 1.35; in a
+#   `PartiallyLinear` of 205 rows 0.7 and 1.1
+# - means with a Gaussian: 205 rows 0.55 and 1.3 (0.7 s less, 7 ms more), 104 rows 0.6 and 1.2, in
+#   three columns 0.65 and 1.1; with an Epanechnikov kernel 0.6 and 2.4, robust ones 0.65 and 2.0
 # - sums on a line by a fast method: local linear with a Gaussian, 13 000 rows 0.6 (8 s less) and 1,
 #   300 000 rows 0.5 (20 s less) and 1; means, 100 000 rows 0.6 and 1, with a Laplace kernel 0.75
 #   and 1. In three dimensions they would run 5 times as long, by all pairs on a line 4 times.
@@ -52,7 +50,7 @@ from ._problem import (
 #   s more)
 # - 442 rows of ten columns: means 0.6 to compile and 1.05 to run, local linear 0.58 and 1.1; both,
 #   as a `KernelRegressor` fits them, 10.2 CPU s for 13.3, and when compiled 3.2 for 2.9
-MAX_FAST_PAIRS = (2**20, 2**16, 2**16, 2**16, 2**16, 2**18)  # in 1, 2, ..., 6 or more columns
+MAX_FAST_PAIRS = (2**17, 2**16, 2**16, 2**16, 2**16, 2**18)  # in 1, 2, ..., 6 or more columns
 
 
 def _advance(
@@ -223,23 +221,11 @@ class Searches(NamedTuple):
         """Runs the searches from the first point and from the lowest other ones.
 
         Every second point is moved half-way to the first one. Where points were chosen, searches
-        that are higher than others are stopped on the way. Of one parameter and many rows, some
-        starts follow the search of another, to which their slopes lead.
+        that are higher than others are stopped on the way.
         """
         points = flat_rows(self.z)
         if self.number == len(points):
-            state = self.start()
-            # Of one parameter; of fewer rows all starts are searched. 42 data sets of 380 to 1000
-            # rows, order 0 and 1, evaluations: Gaussian and Laplace 18 817 -> 4586, with the same
-            # minima; Epanechnikov and tricube 29 153 -> 8299, loss 0.02 % higher (3 % in one of
-            # 168). Of 20 to 200 rows, which take some milliseconds, it would be 0.2 to 0.4 %.
-            min_rows = 362
-            if len(points) == 1 or points.shape[1] > 1 or len(self.problem.x) < min_rows:
-                return self.run(state)
-            losses, slopes = self.losses_and_gradients(points)
-            followed = _follow_downhill(points[:, 0], losses, slopes[:, 0])
-            state = state._replace(converged=followed != np.arange(len(points)))
-            return self.run(state, followed)._replace(begin=state.z)
+            return self.run(self.start())
         points[2::2] = 0.5 * (points[2::2] + points[:1])
         others = np.argsort(self.losses_and_gradients(points)[0][1:])
         chosen = points[np.append(0, 1 + others[: self.number - 1])]
@@ -268,24 +254,6 @@ class Searches(NamedTuple):
     def _steps_per_call(self) -> int:
         """Returns the number of steps in each call of the compiled program."""
         return min(self.options.chunk, CHUNK_STEPS, self.options.steps)
-
-
-def _follow_downhill(points: np.ndarray, losses: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """Returns for each start of one parameter the start whose search it follows, shape (starts,),
-    as the arguments have.
-
-    A start leads to its neighbour downhill if that is lower and has a slope too. The last two of
-    such a chain on one side of a minimum are searched, and the others follow the first of them.
-    """
-    places, order = np.arange(len(points)), np.argsort(points)
-    losses, signs = losses[order], np.sign(slopes[order]).astype(int)
-    downhill = np.clip(places - signs, 0, places[-1])
-    leads_to = np.where((losses[downhill] < losses) & (signs[downhill] != 0), downhill, places)
-    is_searched = (leads_to[leads_to] == leads_to) & (signs == signs[leads_to])
-    followed = np.where(is_searched, places, leads_to)
-    for _ in range(len(points).bit_length()):
-        followed = followed[followed]
-    return order[followed][np.argsort(order)]
 
 
 def _all_stopped(state: Bfgs) -> bool:

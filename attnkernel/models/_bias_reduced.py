@@ -78,16 +78,29 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
 
     def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
         """Predictions from checked data."""
-        out, local = self._fitted(q, rows, prior)
+        out, local = self._fitted(q, rows, prior, with_slopes=False)
         warn_of_extrapolation(self.description, local, local.log_mass.dtype)
         return rows.shaped(self.model.filled(out, local.empty, q, rows, with_weights(prior, rows)))
+
+    def local_fit(
+        self,
+        x_new: ArrayLike,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        prior: Prior | None = None,
+        weights: ArrayLike | None = None,
+    ) -> LocalFit:
+        """The local polynomials of the last smooth, to the labels z; arguments as for the call."""
+        q, rows = self.read(x_new, x, y, weights)
+        return self._fitted(q, rows, prior, with_slopes=True)[1]
 
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "ReducedEstimate":
         """Predictions of all iterations, and the weights $L_j$ that give them from the labels."""
         q = self.queries_at(x_new, rows)
-        out, local = self._fitted(q, rows, prior)
+        out, local = self._fitted(q, rows, prior, with_slopes=False)
         if x_new is not None:  # a row with weight sees itself
             out = self.model.filled(out, local.empty, q, rows, with_weights(prior, rows))
         return ReducedEstimate(self, rows, rows.shaped(out), support_of(local), q, prior)
@@ -97,7 +110,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
         return self.model.variance_smoothers(rows)
 
     def _fitted(
-        self, q: NewInputs, rows: Rows, prior: Prior | None
+        self, q: NewInputs, rows: Rows, prior: Prior | None, with_slopes: bool
     ) -> tuple[Float[Array, "m out"], LocalFit]:
         """Returns predictions at queries q, 0 where no label has weight, and local polynomials."""
         k, whole = rows.x, with_weights(prior, rows)
@@ -108,7 +121,8 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
         is_shared = mask.reason_beyond() is None
         if is_shared:
             whole = with_weights(None, hide_rows(rows, mask))
-        return jit_if_pure(_fit_reduced, (self, whole, is_shared), q, k, rows.y)
+        parts = (self, whole, (is_shared, with_slopes))
+        return jit_if_pure(_fit_reduced, parts, q, k, rows.y)
 
 
 class ReducedEstimate(Estimate):
@@ -121,7 +135,7 @@ class ReducedEstimate(Estimate):
     def weights(self) -> Float[Array, "m n"]:
         """$L_j(x)$ of all iterations; 0 where no label has weight."""
         eye = jnp.eye(len(self.rows.x), dtype=self.rows.x.dtype)
-        return self.model._fitted(self.q, self.rows.with_labels(eye), self.prior)[0]
+        return self.model._fitted(self.q, self.rows.with_labels(eye), self.prior, False)[0]
 
     @property
     def leverage(self) -> Float[Array, " n"]:
@@ -145,18 +159,26 @@ class ReducedEstimate(Estimate):
 
 
 def _fit_reduced(
-    reduced: BiasReduced, prior: Any, is_shared: bool, q: Array, k: Array, v: Array
+    reduced: BiasReduced, prior: Any, flags: tuple[bool, bool], q: Array, k: Array, v: Array
 ) -> tuple[Float[Array, "m out"], LocalFit]:
-    """Returns predictions and local polynomials; `is_shared`: whether all queries see the same
-    labels."""
+    """Returns predictions and local polynomials; `flags`: whether all queries see the same labels,
+    and whether the polynomials have slopes."""
+    model, (is_shared, with_slopes) = reduced.model, flags
+
+    def fit(q: Array, k: Array, v: Array, prior: Prior | None) -> tuple[Array, LocalFit]:
+        if not with_slopes:
+            return model.fitted(q, k, v, prior)
+        local = model.polynomials(q, k, v, prior)
+        return local.coefficients[:, 0], local
+
     if is_shared:
-        return reduced.model.fitted(q, k, _add_residuals(reduced, prior, k, v), prior)
+        return fit(q, k, _add_residuals(reduced, prior, k, v), prior)
     assert prior is not None
 
     def fit_query(i: Array) -> tuple[Array, LocalFit]:
         seen = KeyWeights(prior.pairwise(i[None], jnp.arange(k.shape[0]))[0].astype(k.dtype))
         labels = _add_residuals(reduced, seen, k, v)
-        fitted = reduced.model.fitted(q[i][None], k, labels, seen)
+        fitted = fit(q[i][None], k, labels, seen)
         return jax.tree.map(lambda leaf: leaf[0], fitted)
 
     # a derivative stores only the index of each query

@@ -9,7 +9,6 @@ import pytest
 from noisy_sine import N, leave_one_out, model, sample
 
 import attnkernel as ak
-from attnkernel.fitting import _search
 from attnkernel.fitting._bfgs import Bfgs
 from attnkernel.fitting._bounds import Box
 from attnkernel.fitting._problem import take
@@ -176,18 +175,6 @@ def test_starts_are_a_latin_hypercube_of_all_parameters(x64):
     np.testing.assert_allclose(units[0], [0.55, 0.2, 0.3, 0.4], rtol=1e-12)
     np.testing.assert_allclose(np.sort(units[1:], axis=0), np.tile(levels, (4, 1)).T, rtol=1e-12)
     assert len(np.unique(np.round(units[1:], 9), axis=1).T) == 4
-
-
-def test_starts_follow_the_search_that_they_lead_to(x64, monkeypatch):
-    """Of losses cos 2z, with minima at ±π/2; and those of 380 rows end as all searches do."""
-    z = np.array([0.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0])
-    followed = _search._follow_downhill(z, np.cos(2 * z), -2 * np.sin(2 * z))
-    assert followed.tolist() == [0, 1, 2, 2, 5, 5, 6]
-    few = ak.fit(model(), *sample(380)).starts
-    monkeypatch.setattr(_search, "_follow_downhill", lambda points, *_: np.arange(len(points)))
-    every = ak.fit(model(), *sample(380)).starts
-    np.testing.assert_allclose(few.loss, every.loss, rtol=1e-9)
-    assert len(set(few.steps.tolist())) <= 4 < len(set(every.steps.tolist()))
 
 
 def test_trials_are_accepted_by_armijo_and_negative_curvature_does_not_update_the_hessian(x64):
