@@ -11,6 +11,8 @@ from noisy_sine import N, leave_one_out, model, sample
 import attnkernel as ak
 from attnkernel.fitting._bfgs import Bfgs
 from attnkernel.fitting._bounds import Box
+from attnkernel.fitting._minimise import prepare_searches
+from attnkernel.fitting._options import Options
 from attnkernel.fitting._problem import take
 from attnkernel.objectives import Sample
 
@@ -175,6 +177,16 @@ def test_starts_are_a_latin_hypercube_of_all_parameters(x64):
     np.testing.assert_allclose(units[0], [0.55, 0.2, 0.3, 0.4], rtol=1e-12)
     np.testing.assert_allclose(np.sort(units[1:], axis=0), np.tile(levels, (4, 1)).T, rtol=1e-12)
     assert len(np.unique(np.round(units[1:], 9), axis=1).T) == 4
+
+
+def test_searches_know_sums_on_a_line_that_visit_fewer_than_all_pairs():
+    x = jax.device_put(np.linspace(0.0, 1.0, 20_000, dtype=np.float32)[:, None])
+    gaussian, cauchy = ak.Gaussian(0.1), ak.kernels.Cauchy(0.1)
+    left_out, folds = ak.LeaveOneOut(), ak.KFold(5)
+    for kernel, objective in (gaussian, left_out), (cauchy, left_out), (gaussian, folds):
+        given = ak.KernelRegression(kernel, order=1), Sample(x, x[:, 0], objective)
+        found = prepare_searches(*given, Options().with_defaults(given[0], objective))
+        assert found.is_on_line == (kernel is gaussian and objective is left_out)
 
 
 def test_trials_are_accepted_by_armijo_and_negative_curvature_does_not_update_the_hessian(x64):
