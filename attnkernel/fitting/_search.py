@@ -43,9 +43,10 @@ from ._problem import (
 #   `PartiallyLinear` of 205 rows 0.7 and 1.1
 # - means with a Gaussian: 205 rows 0.55 and 1.3 (0.7 s less, 7 ms more), 104 rows 0.6 and 1.2, in
 #   three columns 0.65 and 1.1; with an Epanechnikov kernel 0.6 and 2.4, robust ones 0.65 and 2.0
-# - sums on a line by a fast method: local linear with a Gaussian, 13 000 rows 0.6 (8 s less) and 1,
-#   300 000 rows 0.5 (20 s less) and 1; means, 100 000 rows 0.6 and 1, with a Laplace kernel 0.75
-#   and 1. In three dimensions they would run 5 times as long, by all pairs on a line 4 times.
+# - sums on a line by a fast method: local linear with a Gaussian, 13 000 rows 0.6 (7 s less) and 1,
+#   300 000 rows 0.5 (14 s less) and 1; means with a Laplace kernel, 13 000 rows 0.65 (3 s less) and
+#   1.6 (0.1 s more). In three dimensions they would run 5 times as long, by all pairs on a line 4
+#   times, by folds 1.7 times.
 # - local linear in three columns: 260 rows 0.55 to compile (1.4 CPU s less) and 1.6 to run (0.9 CPU
 #   s more)
 # - 442 rows of ten columns: means 0.6 to compile and 1.05 to run, local linear 0.58 and 1.1; both,

@@ -31,9 +31,7 @@ def ends(one: Mapping[str, float], unit: float = 1.0) -> tuple[float, float, flo
     return mean, mean - half, mean + half
 
 
-def of_repetitions(
-    values: Float[np.ndarray, " repetitions"],
-) -> tuple[float, float, float, int]:
+def of_repetitions(values: Float[np.ndarray, " n"]) -> tuple[float, float, float, int]:
     """The mean, the ends of its interval, and the number of repetitions."""
     return *ends(mean_of(values)), len(values)
 
