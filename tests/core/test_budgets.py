@@ -12,9 +12,9 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 19_119, "experiments": 13_333, "tests": 20_000}
+CODE_LINES = {"attnkernel": 19_119, "experiments": 13_331, "tests": 20_000}
 FILES = 164
-MODULE_NUMBERS = 58
+MODULE_NUMBERS = 57
 NAMES = 60  # at `ak.*`, packages aside
 BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
