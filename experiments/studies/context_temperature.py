@@ -218,7 +218,8 @@ class ContextTemperature(Study):
             words = f"{case}: the best temperature moves by 10 % or more; log of its ratio"
             control = "between two halves of suited prompts it does not", apart
             judged = verdict(quantiles(moved)[1] > 0.1, apart < 0.1)
-            yield Claim(words, paper, None, *quantiles(moved), self.prompts, *control, judged)
+            parts = f"{paper}: it moves", None, *quantiles(moved), self.prompts
+            yield Claim(words, *parts, *control, judged)
         gap, other = (
             best(SUITED) - np.log(here[case]["in_closed_form"][IN_TAU])
             for case in (SUITED, "wider inputs")
@@ -232,11 +233,10 @@ class ContextTemperature(Study):
             least = error[OF_CASE]["mean"]
             above, low, high = ends(here[case]["less_best"], least)
             fixed = error[FIXED]["mean"] / least - 1
-            words = f"{case}: by leave-one-out the error is within 5 % of the least one"
-            control = "at a fixed temperature it is not", fixed
+            words = f"{case}: by leave-one-out the error is at most 5 % above that of the best one"
+            control = "at a fixed temperature it is more", fixed
             judged = verdict(high < 0.05, fixed >= 0.05)
-            parts = above, low, high, self.prompts
-            yield Claim(words, "asked here", None, *parts, *control, judged)
+            yield Claim(words, "asked here", None, above, low, high, self.prompts, *control, judged)
 
 
 _name = "{case}, {n} rows".format_map
