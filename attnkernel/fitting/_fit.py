@@ -14,7 +14,7 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, PRNGKeyArray
 
-from .._core.arrays import as_numpy_if_concrete, as_real_array, index_on_host, namespace_of, to_jax
+from .._core.arrays import as_real_array, index_on_host, to_jax
 from .._core.rows import parse_rows
 from .._core.validation import require_choice, require_instance, require_key
 from ..data import frame_by_formula
@@ -25,7 +25,7 @@ from ._checkpoints import Checkpoints
 from ._fit_warnings import CostWarning, cost_warnings
 from ._minimise import loss_at, minimise, search_sample
 from ._options import Callback, Options
-from ._problem import History, Problem, require_fittable
+from ._problem import History, Problem, repeat, require_fittable
 from ._result import Fit
 from ._train import train
 
@@ -63,9 +63,10 @@ def fit(
 
     There are two drivers. *With* `optimizer`, training takes `steps` steps; a stochastic objective
     (`HoldOut`) draws new rows at each of them. *Without*, a search minimises a deterministic
-    objective: BFGS from several starts inside bounds, in one program; the best end is kept. With
-    several parameters the starts are the given model and the lowest of many points of the box, and
-    every 20 steps the higher half of the searches is stopped, until two go on. With many rows
+    objective: BFGS from several starts inside bounds, in one program; the best end is kept. With one
+    parameter, starts that lead to the same minimum on a grid between them share one search. With
+    several the starts are the given model and the lowest of many points of the box, and every 20
+    steps the higher half of the searches is stopped, until two go on. With many rows
     (`Objective.subsample`; for `LeaveOneOut` from 1024, or 131 072 for a single start) the searches
     first go to the minima of a sample; then one per distinct minimum continues on all rows.
     Parameters without a slope, such as the width of a `Boxcar`, are searched on a grid. Where half
@@ -259,7 +260,7 @@ def fit_many(
     driver = minimise if known.optimizer is None else train
     outcome = driver(model, Sample(x, y, objective), known, axes)
     if listed[2] is None:
-        objective = _repeated(objective, fits)
+        objective = to_jax(repeat(objective, fits))
     return Fit(*outcome._replace(objective=objective), x, y).warned()
 
 
@@ -284,16 +285,6 @@ def _validated_data(
         member_x, member_y = index_on_host(x, member), index_on_host(y, member)
         require_fittable(model, Sample(member_x, member_y, objective))
     return x, y
-
-
-def _repeated(objective: Objective, fits: int) -> Objective:
-    """Returns an objective whose arrays have a leading axis of fits, all of them equal."""
-    arrays, rest = eqx.partition(objective, eqx.is_array)
-    repeated = jax.tree.map(
-        lambda leaf: namespace_of(leaf).broadcast_to(leaf, (fits, *leaf.shape)),
-        as_numpy_if_concrete(arrays),
-    )
-    return eqx.combine(to_jax(repeated), rest)
 
 
 def _count_fits(in_axes: tuple[int | None, ...], **parts: Any) -> int:

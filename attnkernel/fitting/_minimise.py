@@ -214,7 +214,8 @@ def search_grids(
         found = take(0, silent.run(several).end)
         if found.loss < loss:
             state, loss = found, found.loss
-    end = jax.tree.map(lambda leaf, one: _with_entry(leaf, best, one), end, state)
+    replaced = lambda leaf, one: np.concatenate([leaf[:best], [one], leaf[best + 1 :]])  # noqa: E731
+    end = jax.tree.map(replaced, end, state)
     losses = np.array(history["loss"])
     losses[best, -1] = state.loss
     return SearchResult(begin, end, history | {"loss": losses}), without_slope
@@ -282,10 +283,3 @@ def _loss_along_parameter(
     points[:, j] = np.arcsin(levels)
     values, slopes = searches.losses_and_gradients(points)
     return values, slopes[:, j]
-
-
-def _with_entry(array: Any, i: int, entry: Any) -> np.ndarray:
-    """Returns a copy of the array with another entry i."""
-    copy = np.array(array)
-    copy[i] = entry
-    return copy

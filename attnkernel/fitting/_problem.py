@@ -74,10 +74,7 @@ class Problem(NamedTuple):
 
     def models(self, z: PyTree) -> Any:
         """Returns the models at free variables that are stacked along a leading axis."""
-        number, xp = len(first := jax.tree.leaves(z)[0]), namespace_of(first)
-        constants, rest = eqx.partition(self.frozen, eqx.is_array)
-        repeated = jax.tree.map(lambda leaf: xp.stack([leaf] * number), constants)
-        return self._replace(frozen=eqx.combine(repeated, rest)).model(z)
+        return self._replace(frozen=repeat(self.frozen, len(jax.tree.leaves(z)[0]))).model(z)
 
     def loss(self, z: PyTree, key: PRNGKeyArray | None = None) -> Float[Array, ""]:
         """Returns the objective at free variables z."""
@@ -180,6 +177,14 @@ def vmap_over_fits(function: Callable, axes: Problem | None, batched: int) -> Ca
 def take(i: Any, tree: Any) -> Any:
     """Returns entry i along the leading axis of every array of a tree."""
     return jax.tree.map(lambda leaf: leaf[i] if eqx.is_array(leaf) else leaf, tree)
+
+
+def repeat(tree: Any, number: int) -> Any:
+    """Returns a tree whose arrays have a leading axis, along which all are equal; those that are
+    known as arrays of NumPy."""
+    arrays, rest = eqx.partition(tree, eqx.is_array)
+    many = lambda leaf: namespace_of(leaf).broadcast_to(leaf, (number, *leaf.shape))  # noqa: E731
+    return eqx.combine(jax.tree.map(many, as_numpy_if_concrete(arrays)), rest)
 
 
 def flat_rows(tree: Any, axes: int = 1, xp: Any = np) -> Any:

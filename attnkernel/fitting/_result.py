@@ -37,7 +37,7 @@ from ._fit_warnings import (
 from ._minimise import prepare_searches
 from ._options import Options
 from ._outcome import Result, Starts
-from ._problem import History
+from ._problem import History, flat_rows
 from ._search import Searches
 
 
@@ -245,9 +245,5 @@ def _entry_on_host(tree: Any, i: int) -> Any:
 
 def _distance(model: Any, other: Any) -> float:
     """Returns the largest difference between the parameters of two models."""
-    pairs = zip(
-        jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)),
-        jax.tree.leaves(eqx.filter(other, eqx.is_inexact_array)),
-        strict=True,
-    )
-    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs)
+    ends = (flat_rows(eqx.filter(each, eqx.is_inexact_array), 0) for each in (model, other))
+    return float(np.max(np.abs(np.subtract(*ends))))

@@ -237,7 +237,7 @@ def test_check_losses_are_saved_compared_and_checked(tmp_path, x64):
     long = np.linspace(0, 1, 2000)
     rows = jax.device_put((long[:, None], long))
     sampled = [each.subsample(*rows, starts=10) for each in (objective, ak.LeaveOneOut())]
-    longer = ak.KernelRegression(ak.Gaussian(0.1 / (2000 / 1024) ** 0.2))
+    longer = ak.KernelRegression(ak.Gaussian(0.1 / (2000 / 512) ** 0.2))
     value, square = eqx.filter_jit(
         lambda sampled: [each.objective(longer, each.x, each.y) for each in sampled]
     )(sampled)

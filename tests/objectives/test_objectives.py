@@ -107,7 +107,7 @@ def test_rows_that_the_minimum_of_a_sample_does_not_determine_are_in_no_search(m
     searches = MagicMock(side_effect=minimise)
     monkeypatch.setattr("attnkernel.fitting._fit.minimise", searches)
     model = ak.KernelRegression(ak.Gaussian(0.1), order=1)
-    with pytest.warns(ak.FitWarning, match="49 of 1100 rows have too few neighbours"):
+    with pytest.warns(ak.FitWarning, match="of 1100 rows have too few neighbours"):
         ak.fit(model, x, y)
     assert searches.call_count == 1
 
@@ -166,10 +166,9 @@ def test_sample_of_leave_one_out_is_some_of_its_terms_in_any_order_of_rows(x64, 
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-2, 2, size=(n, 1)), rng.normal(size=n)
     model = ak.KernelRegression(ak.Gaussian(0.3))
-    keys = np.argsort(x[:, 0])[one_of_each_part(n, 1024)]
+    keys = np.argsort(x[:, 0])[one_of_each_part(n, 512)]
     longer = (n / len(keys)) ** 0.2
-    error = y[keys] - left_out(x[keys], y[keys], 0.3 * longer)
-    expected = np.mean(error[one_of_each_part(1024, 128)] ** 2) / longer**4
+    expected = np.mean((y[keys] - left_out(x[keys], y[keys], 0.3 * longer)) ** 2) / longer**4
 
     @eqx.filter_jit
     def computed(x, y, objective):
