@@ -63,10 +63,10 @@ def fit(
 
     There are two drivers. *With* `optimizer`, training takes `steps` steps; a stochastic objective
     (`HoldOut`) draws new rows at each of them. *Without*, a search minimises a deterministic
-    objective: BFGS from several starts inside bounds, in one program; the best end is kept. With one
-    parameter, starts that lead to the same minimum on a grid between them share one search. With
-    several the starts are the given model and the lowest of many points of the box, and every 20
-    steps the higher half of the searches is stopped, until two go on. With many rows
+    objective: BFGS from several starts inside bounds, in one program; the best end is kept. With
+    one parameter, starts that lead to the same minimum on a grid between them share one search.
+    With several the starts are the given model and the lowest of many points of the box, and every
+    20 steps the higher half of the searches is stopped, until two go on. With many rows
     (`Objective.subsample`; for `LeaveOneOut` from 1024, or 131 072 for a single start) the searches
     first go to the minima of a sample; then one per distinct minimum continues on all rows.
     Parameters without a slope, such as the width of a `Boxcar`, are searched on a grid. Where half
