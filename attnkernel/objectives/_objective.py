@@ -183,7 +183,7 @@ class Sample(NamedTuple):
     ```python
     >>> x = jnp.linspace(0.0, 1.0, 2000)[:, None]
     >>> ak.LeaveOneOut().subsample(x, x[:, 0], starts=10).x.shape
-    (1024, 1)
+    (512, 1)
     ```
     """
 
