@@ -7,6 +7,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +70,7 @@ class Checkpoints:
             require_function("report", report)
         self.path = as_path("path", path)
         self.of = of
-        self._report = report or _warn_of_checkpoint
+        self._report = report or partial(warnings.warn, category=CheckpointWarning)
         self._last_write = time.monotonic()
         self._write_seconds = 0.0
 
@@ -219,8 +220,3 @@ def _require_same_leaves(file: Path, leaves: Any, like: dict[str, Any]) -> dict[
         if expected != got:
             raise SavedFileError(f"{file}: {path} is {got}, and {expected} is needed.")
     return leaves
-
-
-def _warn_of_checkpoint(sentence: str) -> None:
-    """Emits a `CheckpointWarning` with this sentence."""
-    warnings.warn(sentence, CheckpointWarning, stacklevel=2)

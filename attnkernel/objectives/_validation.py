@@ -180,8 +180,8 @@ class LeaveOneOut(FoldValidation):
         return ExcludeSelf()
 
     def subsample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
-        """Returns leave-one-out of 1024 rows, 512 in one dimension, if there are 1024 and several
-        starts; None with weights or a score of the user.
+        """Returns leave-one-out of 1024 rows, 512 in one dimension, if there are at least 1024 and
+        several starts; None with weights or a score of the user.
 
         From 131 072 rows, for any number of starts: leave-one-out of 4000 rows. (3000 rows of one
         column, 96 fits: one ends more than 0.02 % above the minimum of a search of all rows, with
