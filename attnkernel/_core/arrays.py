@@ -146,7 +146,10 @@ def wider_dtype(dtype: Any, other: Any = jnp.float32) -> Any:
 
 
 def as_float_dtype(name: str, dtype: Any) -> Any:
-    """Returns a floating dtype; for None JAX's default, float32 or with x64 float64."""
+    """Returns a floating dtype; for None JAX's default, float32 or with x64 float64.
+
+    `ValueError` for other dtypes.
+    """
     if dtype is None:
         return jnp.result_type(float)
     try:

@@ -24,8 +24,8 @@ SMALL_PROGRAM_OPTIONS = {"xla_backend_optimization_level": 1} | (
 
 
 def can_use_options(*trees: Any) -> bool:
-    """Whether a call with these arrays may set them: on a CPU, outside transformations, and where
-    the user has not chosen to compile without optimisations."""
+    """Whether a call with these arrays may set `SMALL_PROGRAM_OPTIONS`: on a CPU, outside
+    transformations, and unless the user has chosen to compile without optimisations."""
     is_optimised = not jax.config.read("jax_disable_most_optimizations")
     return is_optimised and jax.default_backend() == "cpu" and is_on_one_device(*trees)
 

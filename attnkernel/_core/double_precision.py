@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 
 def in_float64(function: Callable[..., Sequence[Array]], *trees: Any) -> list[Array]:
-    """Returns the arrays that `function(*trees)` returns, evaluated in float64, in float32.
+    """Returns the results of `function(*trees)`, computed in float64 and converted to float32.
 
     Floating arrays among the leaves of `trees` are converted to float64, and those of the result to
     float32; integers become 32-bit. The function must not close over traced arrays.
@@ -34,7 +34,7 @@ def in_float64(function: Callable[..., Sequence[Array]], *trees: Any) -> list[Ar
 
 
 def _converted(array: Array, dtype: Any) -> Array:
-    """Returns a floating array in this dtype; other numbers with 32 bits at most."""
+    """Returns a floating array in this dtype, an int64 array as int32, and others unchanged."""
     if jnp.issubdtype(array.dtype, jnp.floating):
         return array.astype(dtype)
     return array.astype(jnp.int32) if array.dtype == jnp.int64 else array
@@ -43,7 +43,8 @@ def _converted(array: Array, dtype: Any) -> Array:
 class _Traced(NamedTuple):
     """A function as JAX traced it in double precision.
 
-    Bare, as a parameter of the primitive, JAX from 0.12 would look for rules to lower it.
+    The class hides the jaxpr: JAX from 0.12 looks for rules to lower one that is itself a
+    parameter of a primitive.
     """
 
     jaxpr: ClosedJaxpr
@@ -74,7 +75,10 @@ def _replaced(values: Sequence[Any], where: Sequence[bool], others: Sequence[Any
 
 
 def _abstract(*avals: Any, function: _Traced) -> Sequence[Any]:
-    """Returns the shapes and dtypes of the results, which vary along the axes of the arrays."""
+    """Returns the shapes and dtypes of the results, as abstract values.
+
+    They vary along the axes of `shard_map` along which the first array that varies does.
+    """
     outs = function.jaxpr.out_avals
     for aval in avals:
         axes = getattr(aval, "manual_axis_type", None)
@@ -121,7 +125,7 @@ def _differentiate(
 
 
 def _transpose(cotangents: Sequence[Any], *arrays: Any, function: _Traced) -> list[Any]:
-    """Returns the cotangents of the arrays in which the function is linear; None of the others."""
+    """Returns, for each array, its cotangent if the function is linear in it, else None."""
     is_linear = [ad.is_undefined_primal(array) for array in arrays]
     known = [array for array, linear in zip(arrays, is_linear, strict=True) if not linear]
     shapes = [

@@ -39,9 +39,9 @@ ATTRIBUTES = {
 
 
 def explained(function: Function) -> Function:
-    """A decorator: an argument that other libraries have is refused with the word for it here.
+    """Decorates a function, so that keyword arguments of other libraries raise `TypeError`.
 
-    For a class, decorates its generated `__init__`.
+    The error gives the word of this library. For a class, decorates its generated `__init__`.
     """
     if isinstance(function, type):
         setattr(function, "__init__", explained(function.__init__))  # noqa: B010
@@ -59,7 +59,10 @@ def explained(function: Function) -> Function:
 
 
 def name_hint(name: str, public: Mapping[str, Any]) -> str:
-    """Returns where a name that the package does not have is found, or the nearest one."""
+    """Returns a hint for a name that the package does not have, such as ": try ak.Gaussian".
+
+    `public` maps the public names to modules and other values. The hint is "" if no name is near.
+    """
     homes = [f"ak.{at}.{name}" for at, of in public.items() if ismodule(of) and hasattr(of, name)]
     near = [f"ak.{one}" for one in difflib.get_close_matches(name, public, n=1, cutoff=0.7)]
     found = [NAMES[name.lower()]] if name.lower() in NAMES else homes + near

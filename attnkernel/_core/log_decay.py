@@ -28,7 +28,7 @@ class CumulativeDecay(NamedTuple):
         return CumulativeDecay(self.whole[index], self.rest[index])
 
     def minus(self, other: "CumulativeDecay") -> Float[Array, "..."]:
-        """Returns the difference of two sums."""
+        """Returns these sums minus the others, as a floating array."""
         whole = (self.whole - other.whole).astype(self.rest.dtype) / UNITS
         return whole + (self.rest - other.rest)
 

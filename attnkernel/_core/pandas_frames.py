@@ -41,8 +41,10 @@ def column_names(frame: Any) -> Names:
 def frame_to_numbers(
     what: str, frame: Any, known: Categories | None = None
 ) -> tuple[np.ndarray, Names, Categories]:
-    """Returns the numbers of a frame, shape (n, columns), the names and categories of its columns;
-    `known`: the categories of its columns in the fit.
+    """Returns a frame as numbers, shape (n, columns), and the names and categories of its columns.
+
+    Categories become codes. `known`: the categories of the columns in the fit; None: those of the
+    frame itself. `what`: the name of the frame in errors.
 
     **Raises:** `ValueError` for missing values, for columns that are neither numeric nor
     categorical, and for categories not in `known`. The error names column, row and value.
@@ -70,7 +72,10 @@ def frame_to_numbers(
 
 
 class FrameNames(NamedTuple):
-    """The names of the columns of frames; None for arrays. `dropped_rows`: by `na="drop"`."""
+    """The names and categories of the columns of frames; None for arrays.
+
+    `dropped_rows` is the number of rows that `na="drop"` left out.
+    """
 
     x_names: Names | None = None
     x_categories: Categories | None = None
@@ -79,7 +84,7 @@ class FrameNames(NamedTuple):
 
 
 def frames_to_numbers(x: Any, y: Any, weights: Any, na: str) -> tuple[Any, Any, Any, FrameNames]:
-    """Returns x, y and weights, where they are frames as their numbers, and the names of frames.
+    """Returns x, y and weights, with frames converted to numbers, and the names of their columns.
 
     `na`: `"drop"` leaves out rows in which a value of x or y is missing, of arrays too.
 
@@ -103,8 +108,11 @@ def frames_to_numbers(x: Any, y: Any, weights: Any, na: str) -> tuple[Any, Any, 
 
 
 def query_to_numbers(frame: Any, names: Names | None, categories: Categories | None) -> np.ndarray:
-    """Returns new inputs as numbers, columns by the names of the fit; `ValueError` if one is
-    missing."""
+    """Returns a frame of new inputs as numbers, with the columns and categories of the fit.
+
+    `names`: the columns of the fit, by which those of the frame are ordered; None keeps their
+    order. `ValueError` unless the frame has each of them once.
+    """
     got = column_names(frame)
     if names is not None and names not in ((None,), got):
         if is_series(frame) or any(got.count(name) != 1 for name in names):
@@ -120,13 +128,20 @@ def query_to_numbers(frame: Any, names: Names | None, categories: Categories | N
 
 
 def _labels_to_numbers(what: str, labels: Any) -> tuple[np.ndarray, Hashable]:
-    """Returns labels or weights of rows, and their name; for several, a tuple."""
+    """Returns a frame of labels or weights as numbers, and its name.
+
+    A `Series` gives a vector and its name; a `DataFrame` gives a matrix and a tuple of names.
+    """
     numbers, names, _ = frame_to_numbers(what, labels, (None,) * len(column_names(labels)))
     return (numbers[:, 0], labels.name) if is_series(labels) else (numbers, names)
 
 
 def _drop_missing_rows(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any, int]:
-    """Returns the rows in which no value of x or y is missing, and the number of other rows.
+    """Returns x, y and weights of the rows in which no value of x or y is missing, and the number
+    of rows left out.
+
+    Arguments whose lengths differ are returned unchanged, for `fit` to refuse. `ValueError` if one
+    is traced.
 
     **Arguments:** x and y: frames of pandas, or arrays, of which NaN and masked entries are
     missing; `weights`: one per row, or None. Rows correspond as `require_same_index` says.
@@ -169,7 +184,11 @@ def require_same_index(what: str, labels: Any, x: Any) -> None:
 
 
 def as_pandas(values: Any, query: Any, name: Any) -> Any:
-    """Returns values of shape (m,) or (m, out) with the index of the query, if that is a frame."""
+    """Returns values of shape (m,) or (m, out) as a `Series` or `DataFrame`, with the index of the
+    query; unchanged if the query is not a frame.
+
+    `name`: that of the `Series`, or a tuple of the names of columns, which are else 0, 1, ...
+    """
     if not is_frame(query):
         return values
     array = np.asarray(values)
@@ -182,7 +201,11 @@ def as_pandas(values: Any, query: Any, name: Any) -> Any:
 
 
 def join_columns(query: QueryFrame | None, x: Any, found: dict[str, np.ndarray]) -> Any:
-    """Returns the frame of the query, or a new one from x, with columns of shape (m,) added."""
+    """Returns the frame of the query with the columns `found`, each of shape (m,), added.
+
+    Without a query, the frame is made from x, shape (m, dim), with columns x, or x1, x2 and so on.
+    `ValueError` if the frame already has a column of a name in `found`.
+    """
     if query is None:
         try:
             import pandas  # noqa: PLC0415  an extra
@@ -209,7 +232,10 @@ def rows_to_frame(
     inputs: tuple[Any, Names | None, Categories | None],
     labels: tuple[Any, Hashable],
 ) -> Any:
-    """Returns the rows of each query with their inputs, labels and weights, by query and row.
+    """Returns a `DataFrame` with a line for each query and each of its k rows of the fit.
+
+    A line has the inputs and labels of the row, and its weight for the query. `rows` holds the
+    numbers of rows. The index has the levels `query` and `row`.
 
     **Arguments:** `queries`: the index of the frame of queries. `rows`, `weights`: shape (m, k).
     `inputs`: x, with the names and categories of its columns. `labels`: y and its name.

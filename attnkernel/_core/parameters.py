@@ -58,7 +58,7 @@ class Parameter(eqx.Module):
         return False
 
     def at(self, value: ArrayLike) -> "Parameter":
-        """The parameter at another value; itself, if it is fixed."""
+        """The parameter at another value; itself, unchanged, unless it is `Positive`."""
         return self
 
     def log(self) -> Float[Array, "..."]:
@@ -66,7 +66,10 @@ class Parameter(eqx.Module):
         return jnp.log(jnp.asarray(self.value, float))
 
     def __pdoc__(self, **kwargs: Any) -> wl.AbstractDoc | None:
-        """The value, to four digits; its shape, if it is not known."""
+        """The printed value, to four digits; dtype and shape of a traced or long array.
+
+        None, for the default form, if a leaf is not an array.
+        """
         if not all(map(eqx.is_array, jax.tree.leaves(self, is_leaf=lambda leaf: leaf is None))):
             return None
         value = self.value
@@ -98,18 +101,22 @@ class Constant(Parameter):
     def times(self, factor: ArrayLike) -> "Constant | Positive":
         """The parameter whose value is this one times a positive factor.
 
-        It is no constant if the factor is traced.
+        If the factor is traced, it is a `Positive` parameter.
         """
         if is_concrete(factor):
             return Constant(nested_tuples(np.multiply(self.number, factor)))
         return Positive(self.log() + jnp.log(factor), np.ndim(self.number))
 
     def __pdoc__(self, **kwargs: Any) -> wl.AbstractDoc:
+        """The printed value in all its digits, as `fixed(...)`."""
         return wl.TextDoc(f"fixed({np.asarray(self.number).tolist()})")
 
 
 class ConstantOfHeads(Parameter):
-    """A fixed value of each head, of which each takes its own by its place."""
+    """Fixed values of several heads: `numbers` has one per head, at index `place`.
+
+    `place` is an array of the indices of all heads, or under `vmap` over heads the index of one.
+    """
 
     is_fixed: ClassVar[bool] = True
 
@@ -140,10 +147,10 @@ class Trained(Parameter):
     """A parameter that is stored as z, a leaf of the tree."""
 
     z: Float[Array, "..."]
-    axes: int = eqx.field(static=True)  # of a value without heads: 0, or 1 per dimension
+    axes: int = eqx.field(static=True)  # of one head's value: 0, or 1 if one number per dimension
 
     def __pdoc__(self, **kwargs: Any) -> wl.AbstractDoc | None:
-        """The value; in trees of flags or codes of parameters, such as `Starts.edges`, these."""
+        """The printed value; z itself where it holds flags or codes, as in `Starts.edges`."""
         if eqx.is_array(self.z) and not eqx.is_inexact_array(self.z):
             return wl.pdoc(self.z, **kwargs)
         return super().__pdoc__(**kwargs)
@@ -238,7 +245,8 @@ def require_single(tree: Any) -> None:
 
 
 def natural(name: str, doc: str | None = None) -> Any:
-    """The property of a number in its natural unit: the value of the field `{name}_parameter`."""
+    """Returns a property, with the docstring `doc`: the value, in its natural unit, of the
+    parameter in the field `{name}_parameter`."""
 
     def value(self: Any) -> Any:
         return getattr(self, f"{name}_parameter").value
@@ -248,9 +256,9 @@ def natural(name: str, doc: str | None = None) -> Any:
 
 
 def described(module: eqx.Module, **kwargs: Any) -> wl.AbstractDoc:
-    """`__pdoc__` of a module that holds the parameter `name` as its field `name_parameter`.
+    """Returns the printed form of a module, for its `__pdoc__`.
 
-    Fields that are None, the default, are left out.
+    A field `name_parameter` is printed as `name`. Fields that are None, the default, are left out.
     """
     pairs = [
         (field.name.removesuffix("_parameter"), value)
@@ -319,7 +327,10 @@ def fixed(value: ArrayLike) -> Fixed:
 
 
 def real(name: str, value: Number, hint: str = "") -> Parameter:
-    """A parameter that may be any finite number."""
+    """Returns a parameter that may be any finite number: trained, or fixed for an `ak.fixed(...)`.
+
+    `ValueError` for other values, which names the argument `name` and ends with `hint`.
+    """
     _require_strictly_between(name, value, -math.inf, math.inf, "a finite number", hint)
     return constant(value) if isinstance(value, Fixed) else Free(as_trained(name, value), 0)
 
@@ -327,9 +338,10 @@ def real(name: str, value: Number, hint: str = "") -> Parameter:
 def positive(
     name: str, value: Number, hint: str, *, or_zero: bool = False, per_dimension: bool = False
 ) -> PositiveParameter:
-    """A parameter above 0; if `or_zero`, one that is fixed may be 0.
+    """Returns a parameter above 0: trained, or fixed for an `ak.fixed(...)`.
 
-    With `per_dimension`, a vector holds a number of each dimension; without, of each head.
+    If `or_zero`, one that is fixed may be 0. With `per_dimension`, a vector holds a number of each
+    dimension; without, of each head. `ValueError` for other values, as for `real`.
     """
     is_fixed = isinstance(value, Fixed)
     low = -math.ulp(0.0) if or_zero and is_fixed else 0.0
@@ -352,8 +364,10 @@ def between(
     or_low: bool = False,
     per_dimension: bool = False,
 ) -> Between | Constant | ConstantOfHeads:
-    """A parameter above `low` and below `high`; one that is fixed may be `high`, and if `or_low`
-    also `low`. With `per_dimension`, a vector holds a number of each dimension.
+    """Returns a parameter above `low` and below `high`: trained, or fixed for an `ak.fixed(...)`.
+
+    One that is fixed may be `high`, and if `or_low` also `low`. With `per_dimension`, a vector
+    holds a number of each dimension. `ValueError` for other values, as for `real`.
     """
     most = np.asarray(high)
     axes = max(most.ndim, _count_dimension_axes(name, value, most.shape) if per_dimension else 0)

@@ -67,7 +67,7 @@ class Rows(eqx.Module):
 
     @classmethod
     def read_named(cls, x: Any, y: Any, weights: Any) -> tuple["Rows", FrameNames]:
-        """Returns `read` of the arguments, and the names of the columns of frames."""
+        """Returns the rows of the arguments, as `read` does, and the names of columns of frames."""
         k, labels, of_rows, names = parse_rows(x, y, weights)
         v = index_on_host(labels, np.s_[:, None]) if labels.ndim == 1 else labels
         for name, rows in (("x", k), ("y", v)):
@@ -80,9 +80,10 @@ class Rows(eqx.Module):
         categories: Mapping[int, int | None],
         names: FrameNames = FrameNames(),
     ) -> Array:
-        """Returns new inputs as points; `categories`: the columns of codes, `category_counts`.
+        """Returns new inputs as points, shape (m, dim); checks their codes and those of the rows.
 
-        `names`: of the frame of the rows, whose categories a frame of new inputs then has.
+        `categories`: the columns that hold codes, mapped to their numbers of categories, as
+        `category_counts` returns. `names`: the columns and categories that a frame must have.
 
         **Raises:** `ValueError` where a number is not finite, or a code is not one; for a frame
         with other columns or categories.
@@ -123,7 +124,8 @@ class Rows(eqx.Module):
         return weights.astype(dtype)
 
     def shaped(self, out: Float[Array, "... out"]) -> Float[Array, "..."]:
-        """Returns results with an axis of labels in the shape of the labels."""
+        """Returns results whose last axis is that of the labels; drops that axis if the labels were
+        given as a vector."""
         return out[..., 0] if self.has_one_label else out
 
     def with_labels(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> "Rows":
@@ -149,8 +151,10 @@ class Rows(eqx.Module):
         return Rows(self.x, y, weights, self.has_one_label)
 
     def padded(self, *others: Array) -> tuple["Rows", *tuple[Array, ...]]:
-        """Returns the rows padded to a `bucket_size` by rows of weight 0, and other arrays by their
-        last row, so that data of similar size share one program."""
+        """Returns the rows and other arrays, each padded to its `bucket_size` by its last row.
+
+        Added rows have weight 0. Data of similar size then share one program.
+        """
         x, y, weights, *padded = pad_rows(self.x, self.y, self.weights, *others)
         return Rows(x, y, weights, self.has_one_label), *padded
 
@@ -190,9 +194,11 @@ def _require_same_rows(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
 
 
 def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."] | Bool[Array, "..."]:
-    """Returns weights in float32 at least; `ValueError` unless their sums hold in that dtype.
+    """Returns weights as a floating array, float32 or wider.
 
-    Booleans stay Booleans: rows with False are ignored, at the cost of a mask of keys.
+    A Boolean array of JAX stays Boolean: rows with False are ignored, at the cost of a mask of
+    keys. `ValueError` unless weights are finite, not negative and not all 0, and their sums stay
+    within the range of the dtype.
     """
     if isinstance(weights, jax.Array) and weights.dtype == bool:
         _require_valid_weights(weights)
@@ -214,7 +220,8 @@ def is_positive(weights: Float[AnyArray, "..."] | Bool[AnyArray, "..."]) -> Bool
 
 
 def _require_valid_weights(weights: Float[Array, "..."] | Bool[Array, "..."]) -> None:
-    """Raises `ValueError` unless weights are finite, not negative, and one of them is positive."""
+    """Raises `ValueError` unless weights are finite, not negative and not all 0, and their sums
+    stay within the range of their dtype."""
     if not is_concrete(weights):
         return
     values = np.asarray(weights)
@@ -330,11 +337,14 @@ def bucket_size(rows: int) -> int:
 def pad_rows(
     x: Array, y: Array, weights: Array | None, *others: Array, axis: int = 0
 ) -> tuple[Array, Array, Array | None, *tuple[Array, ...]]:
-    """Returns inputs, labels and weights, padded by rows of weight 0, and other arrays, each with
-    its last row repeated. For arrays of one device: on the host, which compiles nothing.
+    """Returns inputs, labels, weights and other arrays, padded to the `bucket_size` of their rows.
 
-    Without weights, the given rows have the weight True and the others False. `axis`: that of the
-    rows of all arrays but the weights, whose last axis it is.
+    Padded rows repeat the last row, with weight 0. For arrays of one device: on the host, which
+    compiles nothing.
+
+    Without weights, the given rows have the weight True and the others False; above 8192 rows,
+    which are not padded, weights stay None. `axis`: that of the rows of all arrays but the weights,
+    whose last axis it is.
     """
     n, padded_weights = x.shape[axis], weights
     if 0 < n <= MAX_PADDED_ROWS:
@@ -346,7 +356,10 @@ def pad_rows(
 
 
 def pad_points(*arrays: Array) -> tuple[list[Array], Bool[Array, " n"]]:
-    """Returns arrays, padded to a `bucket_size` of rows outside `jit`, and which rows are given."""
+    """Returns a list of the arrays, padded to their `bucket_size`, and a mask: True for given rows.
+
+    Inside `jit` and above 8192 rows nothing is padded, and the mask is True everywhere.
+    """
     (first, *others), is_row = arrays, None
     if is_on_one_device(*arrays):
         first, _, is_row, *others = pad_rows(first, first, None, *others)
@@ -363,8 +376,11 @@ def _repeat_last_row(array: Array, axis: int) -> Array | np.ndarray:
 
 
 def cut_rows(tree: Any, rows: int) -> Any:
-    """Returns the tree with the first `rows` rows of every array that has more, if they were
-    padded; on the host, which compiles nothing."""
+    """Returns the tree with every longer concrete array cut to its first `rows` rows, a number.
+
+    This undoes `pad_rows`; if that many rows need no padding, the tree is returned unchanged. On
+    the host, which compiles nothing.
+    """
     if bucket_size(rows) == rows:
         return tree
     leaves, structure = jax.tree.flatten(tree)

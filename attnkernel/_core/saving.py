@@ -134,7 +134,11 @@ def load(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Any:
 
 
 def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> None:
-    """Writes a tree, and plain data about it, atomically."""
+    """Writes a tree and `metadata`, plain data for JSON, to a file that `read_tree` reads.
+
+    An existing file is replaced atomically. `ValueError` for traced arrays, and for a value that a
+    file cannot hold.
+    """
     plain, arrays = flatten(tree)
     if not is_concrete(*(array for _, array in arrays)):
         raise ValueError("Cannot save traced arrays: call `ak.save` outside jit, vmap and grad.")
@@ -172,7 +176,11 @@ def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> 
 
 
 def read_tree(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> SavedTree:
-    """Returns the tree of a file and its metadata; refuses it before it allocates arrays."""
+    """Returns the tree of a file and its metadata; `classes` are as for `load`.
+
+    `SavedFileError` for an invalid file. The checksum and the sizes are checked before arrays are
+    allocated.
+    """
     path = Path(path)
     text, payload = _read_header_and_payload(path)
     arrays, start = [], 0

@@ -88,9 +88,9 @@ def with_automatic_axes(
 ) -> Any:
     """Returns `run(*trees)`; on a mesh of explicit axes XLA shards its intermediate arrays.
 
-    `axes()`: the number of first axes of every result that are sharded as all but the last
-    `columns` axes of `like`; a result may have more batch axes in front. The mesh is that of the
-    arrays: users need not have set it.
+    Every result is sharded as `like` is, along all axes of `like` but the last `columns`. In a
+    result these axes are the last of its first `axes()` axes; its other axes are not sharded. The
+    mesh is that of the arrays: users need not have set it.
     """
     meshes = [
         jax.typeof(leaf).sharding.mesh for leaf in jax.tree.leaves(trees) if eqx.is_array(leaf)

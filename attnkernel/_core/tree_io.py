@@ -34,7 +34,7 @@ ACTIVATIONS: Functions = MappingProxyType(
 
 
 def flatten(tree: Any) -> tuple[Any, Arrays]:
-    """Returns a tree as plain data for JSON, and its arrays.
+    """Returns a tree as plain data for JSON, and its arrays, each with its path in the tree.
 
     **Raises:** `ValueError` for values without a name: other functions, and objects that are not
     an `eqx.Module`.
@@ -173,7 +173,8 @@ def _make_module(cls: type, name: str, fields: dict[str, Any]) -> Any:
 def class_name(cls: type) -> str:
     """Returns the name of a class in files: its public name, `priors.Causal`.
 
-    Private modules are left out, so that a file stays readable when a module is split.
+    Private modules are left out, so that a file stays readable when a module is split. A class of a
+    user is named `own.` and its own name.
     """
     parts = [part for part in cls.__module__.split(".") if not part.startswith("_")]
     if parts[:1] == ["attnkernel"]:

@@ -28,7 +28,10 @@ def require_shape(
 
 
 def require_positive(name: str, value: ArrayLike) -> None:
-    """Raises `ValueError` unless every entry is finite and above zero."""
+    """Raises `ValueError` unless every entry is finite and above zero.
+
+    The error calls the value a distance in the units of x. Traced values are not checked.
+    """
     if not is_concrete(value):
         return
     array = as_float64(name, value, "a positive real number")
@@ -40,7 +43,7 @@ def require_positive(name: str, value: ArrayLike) -> None:
 
 
 def as_integer(name: str, value: Any, minimum: int, hint: str = "") -> int:
-    """Returns one concrete integer of Python, or of NumPy or JAX without axes.
+    """Returns one concrete integer, of Python or of NumPy or JAX without axes, as an `int`.
 
     **Raises:** `ValueError` for anything else, below `minimum`, and above 2³¹ − 1.
     """
@@ -66,7 +69,10 @@ def as_integer_tuple(name: str, value: Any, minimum: int) -> tuple[int, ...]:
 
 
 def require_integer(name: str, value: Any, minimum: int | None = None) -> None:
-    """Raises `ValueError` unless it is one integer, tracers and arrays without axes included."""
+    """Raises `ValueError` unless it is one integer, at least `minimum`, if that is given.
+
+    Arrays without axes are allowed, and tracers, whose values are not checked.
+    """
     if not _is_integer_in_range(value, minimum):
         raise ValueError(
             f"{name} must be {_describe_range(value, minimum)}; got {value_text(value)}."
@@ -140,7 +146,10 @@ def as_names(name: str, names: Any) -> tuple[str, ...]:
 
 
 def require_key(name: str, key: Any, axes: int = 0) -> None:
-    """Raises `ValueError` unless it is a key of `jax.random`, or an array of keys with `axes`."""
+    """Raises `ValueError` unless it is a key of `jax.random`, or an array of keys.
+
+    `axes`: the number of axes of the array of keys, 0 for one key.
+    """
     dtype, shape = getattr(key, "dtype", None), np.shape(key) if hasattr(key, "dtype") else ()
     is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     is_raw = dtype == np.uint32 and shape[axes:] in ((2,), (4,))

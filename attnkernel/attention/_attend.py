@@ -125,8 +125,8 @@ def attention_weights(
 ) -> Float[Array, "*batch queries keys"]:
     r"""The weights themselves, $a_{ij} = w_{ij} / \sum_l w_{il}$; 0 where a query sees no key.
 
-    They take O(queries x keys) memory: to look at, or where a model is to change them. Arguments
-    as for `attend`.
+    With a sink they sum to less than 1. They take O(queries x keys) memory: to look at, or where a
+    model is to change them. Arguments as for `attend`.
 
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
@@ -253,7 +253,9 @@ def _attend_over_batch(
     *call: Any,
 ) -> tuple[Float[Array, "*_batch queries dim_v"], Float[Array, "*_batch queries"]]:
     r"""Returns $\sum_j w_{ij} v_j / \sum_j w_{ij}$ and the log-mass $\log \sum_j w_{ij}$, along all
-    batch axes. Both are NaN for a query that is not finite. `call`: as for `_states_over_batch`.
+    batch axes. Both are NaN for a query that is not finite. Sums include the mass of a sink.
+
+    `call`: the arguments of `_states_over_batch` from `method` on.
     """
     state = _states_over_batch(True, False, *call)
     return state.value, state.log_mass
@@ -269,8 +271,8 @@ def _states_over_batch(
     k: Float[Array, "*#batch keys dim_k"],
     v: Float[Array, "*#batch keys dim_v"],
 ) -> SoftmaxState:
-    """Returns m, Z and T along all batch axes: `batch_size` elements of the batch at a time (None:
-    all at once). All are NaN for a query that is not finite.
+    """Returns the `SoftmaxState`, m, Z and T, along all batch axes. `batch_size` elements of the
+    batch are evaluated at a time (None: all at once). All are NaN for a query that is not finite.
 
     `with_sink`: whether the sums hold the sink of the rule. `exact_maximum`: whether m is the
     maximum itself, also of `Blockwise`.
@@ -301,7 +303,8 @@ def _weights_over_batch(
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
 ) -> Float[Array, "*_batch queries keys"]:
-    r"""Returns the weights $w_{ij} / \sum_l w_{il}$ along all batch axes."""
+    r"""Returns the weights $w_{ij} / \sum_l w_{il}$ along all batch axes; the sum includes the mass
+    of a sink."""
     return _map_members(dense_weights, None, parts, q, k)
 
 
@@ -311,7 +314,7 @@ def _votes_over_batch(
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
 ) -> Votes:
-    """Returns the votes along all batch axes."""
+    """Returns the votes along all batch axes. `count`: how many of the largest weights to name."""
 
     def votes(q: Array, k: Array, kernel: Kernel, prior: Prior | None, rule: Rule) -> Votes:
         method = method_on_a_line(task_of(q, k, k[:, :0], kernel, prior, rule))
@@ -326,7 +329,10 @@ def _map_members(
     function: Callable[..., Any], batch_size: int | None, parts: KernelPriorRule, *arrays: Array
 ) -> Any:
     """Maps `function(*arrays, kernel, prior, rule)` over all batch axes, `batch_size` members at a
-    time; its results have a row for each query, of NaN for a query that is not finite."""
+    time (None: all at once). The kernel, q and k of each member are first precomputed.
+
+    Results have a row for each query: NaN in floating results for a query that is not finite.
+    """
 
     def of_member(parts: KernelPriorRule, q: Array, k: Array, *others: Array) -> Any:
         kernel, prior, rule = parts

@@ -37,9 +37,9 @@ from ._per_head import KernelPriorRule, PerHead, batch_shape, first_head
 def check_arguments(
     q: Any, k: Any, v: Any, kernel: Any, prior: Any, rule: Any, degree: int = 0
 ) -> tuple[tuple[Any, Any, Any], Task]:
-    """The arguments as arrays, and the `Task` of one member of the batch.
+    """Returns (q, k, v) as floating arrays, and the `Task` of one member of the batch.
 
-    `degree`: that of the moments.
+    `degree`: of the moments that are summed, as in `Task`.
 
     **Raises:** `ValueError` if an argument is of a wrong type or shape, or they do not match.
     """
@@ -53,9 +53,10 @@ def check_arguments(
 
 
 def require_parts(kernel: Any, prior: Any, rule: Any, *methods: Any) -> None:
-    """Raises `ValueError` unless each, or its `PerHead`, has its class; a prior may be None.
+    """Raises `ValueError` unless these are a `Kernel`, `Prior` and `Rule`, each of all heads or
+    `PerHead`, and `methods` are each a `Method`. The prior may be None.
 
-    `methods`: of a layer, one.
+    `methods`: a layer passes its one method; other callers pass none.
     """
     for name, part, kind, example in (
         ("kernel", kernel, Kernel, "ak.Gaussian(0.3)"),
@@ -70,9 +71,10 @@ def require_parts(kernel: Any, prior: Any, rule: Any, *methods: Any) -> None:
 def task_of(
     q: Any, k: Any, v: Any, kernel: Kernel, prior: Prior | None, rule: Rule, degree: int = 0
 ) -> Task:
-    """The `Task` of one member of the batch; `degree`: that of the moments.
+    """Returns the `Task` of one member of the batch, from the shapes and dtypes of q, k and v.
 
-    Moments are of the given points: the kernel then precomputes nothing.
+    Its kernel and dimension are those after `Kernel.precomputed`. `degree`: of the moments that are
+    summed; above 0 nothing is precomputed, since moments are of the given points.
     """
     given = jnp.result_type(q, k, v)
     dtype = wider_dtype(given)
@@ -115,7 +117,7 @@ def _require_compatible_shapes(q: Any, k: Any, v: Any, parts: KernelPriorRule) -
 
 
 def as_order(order: Any) -> int:
-    """The order of a local polynomial."""
+    """Returns the order of a local polynomial as an `int`; `ValueError` unless 0, 1 or 2."""
     if isinstance(order, bool) or not isinstance(order, int | np.integer) or not 0 <= order <= 2:
         raise ValueError(
             f"order must be 0 (local constant), 1 (linear) or 2 (quadratic); got {order!r}."
@@ -157,7 +159,9 @@ class Auto(Method):
 
 
 class Selection(NamedTuple):
-    """What would run, and why each method before it in the list would not.
+    """The method that `Auto` takes, and why it skipped each method before it in its list.
+
+    `skipped`: pairs (name of the method, reason), in the order of the list.
 
     ```python
     >>> x = jax.ShapeDtypeStruct((5000, 1), jnp.float32)

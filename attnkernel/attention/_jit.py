@@ -36,7 +36,10 @@ def jit_if_pure(function: Any, parts: tuple, *arrays: Any) -> Any:
 
 
 def _is_small(parts: tuple, arrays: tuple) -> bool:
-    """Whether a call may set options of the compiler, and has few pairs of rows of all batches."""
+    """Whether a call may set options of the compiler, and no array has more than 512 rows.
+
+    Rows of all batch members count together.
+    """
     if not can_use_options(parts, arrays):
         return False
     shapes = [array.shape for array in jax.tree.leaves(arrays)]

@@ -93,7 +93,7 @@ class PerHead(eqx.Module):
         return self._product()(other, self)
 
     def _product(self) -> Any:
-        """Returns the class of products of kernels, or of priors."""
+        """Returns the class of products of kernels, or of priors; `ValueError` for rules."""
         if isinstance(self.stack, Rule):
             raise ValueError("Kernels and priors have a product; a rule has none.")
         return kernels.Product if isinstance(self.stack, Kernel) else priors.Product
@@ -119,7 +119,9 @@ def first_head(part: Any) -> Any:
 
 
 def batch_shape(parts: Any, *arrays: Any) -> tuple[Any, ...]:
-    """The batch axes of rows and columns, and of heads, together.
+    """Returns the broadcast shape of the batch axes of all arrays and the axes of heads in `parts`.
+
+    `arrays`: of shape (*batch, rows, columns). `parts`: a tree that may hold `PerHead`s.
 
     **Raises:** `ValueError` where they do not broadcast.
     """
@@ -224,7 +226,8 @@ def _stack_heads(heads: Sequence[Any]) -> Any:
 
 
 def _describe_leaf(leaf: Any) -> Any:
-    """Returns what must be equal in all heads: the shape of numbers, and all else itself."""
+    """Returns what must be equal in all heads: for a number, whether it is fixed, and its shape;
+    for any other leaf, the leaf itself."""
     is_fixed = isinstance(leaf, Constant)
     return (is_fixed, np.shape(leaf.value if is_fixed else leaf)) if _is_number(leaf) else leaf
 
@@ -235,7 +238,10 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _stack_leaves(leaves: Sequence[Any]) -> Any:
-    """Returns the leaf of all heads; what is no number is the same in all."""
+    """Returns one leaf for all heads: numbers, one per head, stacked along a new first axis.
+
+    Fixed numbers become a `ConstantOfHeads`. Any other leaf is equal in all heads: it is returned.
+    """
     if isinstance(leaves[0], Constant):
         return ConstantOfHeads(tuple(leaf.number for leaf in leaves), jnp.arange(len(leaves)))
     return jnp.stack([jnp.asarray(leaf) for leaf in leaves]) if _is_number(leaves[0]) else leaves[0]

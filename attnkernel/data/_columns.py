@@ -36,14 +36,14 @@ DATE_FORMATS = [
 class Column:
     """A column that is read cell by cell, each cell as a number.
 
-    Its kind, unless given, is that of its first cell: a number, an ISO 8601 date or a word. All
-    further cells must be of this kind.
+    Its kind, unless given, is that of its first cell that is not missing: a number, an ISO 8601
+    date or a word. All further cells must be of this kind.
 
     **Arguments:** `decimal`: the decimal mark; `thousands`: that between thousands; `kind`: given
     for columns that an option names; `levels`: the words in their order, None for those of the
     cells; `date_format`: as for `datetime.strptime`, None for ISO 8601; `may_hold_words`: whether a
     word makes it a column of categories, where the kind is not given; `is_weight`: whether numbers
-    are from 0.
+    are from 0; `is_label`: whether it is the label, for the advice in errors.
     """
 
     name: str
@@ -64,8 +64,11 @@ class Column:
         self._first_dash: str | None = None  # before the kind is known
 
     def is_missing(self, cell: str) -> bool:
-        """Whether a cell holds nothing, or a word or a dash for that; in a column of categories a
-        dash is a word, as a level that was given is."""
+        """Whether a cell is empty or marks a missing value, such as `NA`, a dash or `#DIV/0!`.
+
+        In a column of categories a dash is a word. A word among the given levels is never missing.
+        Stores a dash that comes before the kind is known, for an error.
+        """
         if cell in DASHES and self.kind != "category":
             if self.kind is None:
                 self._first_dash = cell
@@ -74,10 +77,10 @@ class Column:
         return (cell in MISSING or bool(SPREADSHEET_ERROR.fullmatch(cell))) and not is_level
 
     def read(self, cell: str) -> float:
-        """Returns the number of the next cell, which has no blanks around it.
+        """Returns the next cell, without blanks around it, as a number: its value, code or days.
 
-        Codes of words and days are preliminary until `finish`; later they are those of the rows
-        before, and a new word is refused.
+        Codes of words and days since 0001-01-01 are preliminary until `finish`. After it, codes
+        and the first day are final, and a new word is refused.
 
         **Raises:** `OptionError` for a cell that is missing, or of another kind.
         """
@@ -101,10 +104,14 @@ class Column:
         return value
 
     def finish(self, values: np.ndarray, label: str) -> tuple[str, tuple[str, ...] | None]:
-        """Makes the numbers that were read final, in place: codes in alphabetical order, unless
-        one was given, and days since the day of the earliest date.
+        """Makes the numbers that were read final, in place, and returns the axis label and words.
 
-        Returns the name of the axis, from the `label` without a unit, and the word of each code.
+        `values`: the numbers. Codes get the order of the given levels, or else the alphabetical
+        order of the words. Dates become days since the day of the earliest date.
+
+        The axis label is `label`, with the first day added for dates. The words are in the order
+        of their codes, None for a column of numbers or dates. `ValueError` if the column was
+        found to hold words, and no two rows have the same word.
         """
         self._is_finished = True
         if self.kind == "category":
@@ -132,7 +139,11 @@ class Column:
         return self._number(cell) == 0.0
 
     def _kind_of(self, cell: str) -> Literal["number", "date", "category"]:
-        """Returns the kind of a column by its first cell; a number also where it is no kind."""
+        """Returns the kind of the column, given its first cell that is not missing.
+
+        A cell of no recognised kind gives "number", and so does a word where words are not
+        allowed: reading the cell as a number then raises.
+        """
         if math.isfinite(self._number(cell)):
             return "number"
         if "-" in cell and _date(cell, None) is not None:
@@ -146,7 +157,11 @@ class Column:
         return _to_number(cell, self.decimal, self.thousands)
 
     def _code(self, cell: str) -> float:
-        """Returns the code of a word, from 0; a new one for a new word, unless all were given."""
+        """Returns the code of a word, from 0. A new word gets the next code.
+
+        `OptionError` for a cell that is no word, and for a new word where the words were given or
+        after `finish`.
+        """
         if self.is_missing(cell):
             raise OptionError(f"expected a word, got {_shown(cell)}.", missing="drop")
         if self.is_ordered and not self._is_finished and cell not in self._codes:
@@ -167,7 +182,10 @@ class Column:
         return float(self._codes.setdefault(cell, len(self._codes)))
 
     def _days(self, cell: str) -> float:
-        """Returns a date as days since 0001-01-01, in UTC if it has a time zone."""
+        """Returns a date in days since 0001-01-01, or after `finish` since the first day.
+
+        A date with a time zone is converted to UTC. `OptionError` for a cell that is no date.
+        """
         form = f"of the form {self.date_format!r}" if self.date_format else "such as 2021-03-28"
         moment = _date(cell, self.date_format)
         if self.is_missing(cell):
@@ -266,7 +284,7 @@ def _shown(cell: str) -> str:
 
 
 def _sorted_order(words: Sequence[str]) -> list[int]:
-    """Returns the places of words in alphabetical order; of numbers, in that of their values."""
+    """Returns the indices that sort the words: by value if all are numbers, else alphabetically."""
     values = [_to_number(word, ".") for word in words]
     by: Any = values.__getitem__ if all(map(math.isfinite, values)) else words.__getitem__
     return sorted(range(len(words)), key=by)

@@ -112,8 +112,11 @@ class CsvFile(NamedTuple):
     options: "Options"
 
     def read_new(self, path: Path) -> "NewRows":
-        """Returns the rows of another file with the input columns of this one, which are read as
-        they were in this one; `ValueError` for a cell that they cannot hold."""
+        """Returns the rows of another file, with the input columns read as in this one.
+
+        A word has the same code, dates count from the same day, and a missing cell is NaN.
+        `ValueError` for a cell that its column cannot hold, such as a new word.
+        """
         try:
             return _read_columns(path, self.columns, self.options._replace(missing="keep"))
         except OptionError as error:
@@ -122,7 +125,10 @@ class CsvFile(NamedTuple):
 
 
 class NewRows(NamedTuple):
-    """The rows of a file as they were written, and the numbers of the requested columns."""
+    """The rows of a file: all cells as text, and the requested columns as numbers.
+
+    `dropped` counts the rows that were left out.
+    """
 
     header: Sequence[str]
     cells: Sequence[Sequence[str]]  # empty unless missing cells are kept
@@ -131,7 +137,10 @@ class NewRows(NamedTuple):
 
 
 def read_file(path: Path, options: "Options", names: Mapping[str, str]) -> CsvFile:
-    """Returns `read_csv`, with the columns as they were read."""
+    """Returns the data of a CSV file, as `read_csv` does, and how its input columns were read.
+
+    Another file can then be read alike, by `CsvFile.read_new`. `names`: axis labels by column name.
+    """
     options = options.checked()
     columns, dim = options.columns(), len(options.x)
     _, _, table, dropped = _read_columns(path, columns, options)
@@ -194,12 +203,14 @@ class Options(NamedTuple):
 
     @property
     def dropped_for(self) -> str:
-        """What the rows that are left out have, in words."""
+        """The rows left out, in words for an error, as "with missing cells or a weight of 0"."""
         return "with missing cells" + (" or a weight of 0" if self.weights is not None else "")
 
     def checked(self) -> "Options":
-        """Returns the options with names as a tuple and columns as dictionaries; raises
-        `ValueError` unless all are valid, and go together."""
+        """Returns the options with `x` as a tuple, `categories` and `dates` as dictionaries.
+
+        Raises `ValueError` unless all are valid and compatible.
+        """
         found = self._replace(
             x=as_names("x", self.x),
             categories=_as_mapping("categories", self.categories),
@@ -209,7 +220,8 @@ class Options(NamedTuple):
         return found
 
     def _require_valid(self) -> None:
-        """Raises `ValueError` unless all are valid, and go together."""
+        """Raises `ValueError` unless all options, in the form that `checked` returns, are valid
+        and compatible."""
         if not isinstance(self.y, str):
             raise ValueError(f"y must be the name of a column; got {self.y!r}.")
         if not self.x:
@@ -253,7 +265,8 @@ class Options(NamedTuple):
             raise ValueError(f"{name} and decimal must differ; both are {self.decimal!r}.")
 
     def _require_distinct_roles(self) -> None:
-        """Raises `ValueError` for a column of two roles, such as input and label."""
+        """Raises `ValueError` for a column with two roles, such as input and label, and for weights
+        or clusters that are not the name of a column."""
         of_rows = {"weights": self.weights, "clusters": self.clusters}
         for role, name in of_rows.items():
             if not isinstance(name, str | None):
@@ -301,7 +314,10 @@ def _require_levels(column: str, words: Any) -> None:
 
 
 def _as_mapping(name: str, value: Any) -> Mapping[str, Any]:
-    """Returns a dictionary from column names, with None for the names of a list."""
+    """Returns an option as a dictionary from column names; those in a list are mapped to None.
+
+    `ValueError` for other values. `name`: the name of the option in the error.
+    """
     if isinstance(value, Mapping):
         as_names(name, list(value))
         if name == "dates" and not all(isinstance(each, str | None) for each in value.values()):
@@ -313,9 +329,13 @@ def _as_mapping(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _read_columns(path: Path, columns: Sequence[Column], options: Options) -> NewRows:
-    """Returns the rows of a file, with the numbers of columns that are to `finish` them.
+    """Returns the rows of a file, with these columns read as numbers.
 
-    With `options.missing` of "keep", cells stay, and missing ones are NaN.
+    Numbers of words and dates are preliminary until `Column.finish`, unless it has been called.
+    Rows of weight 0 are left out. With `options.missing` of "keep", no row is left out for a
+    missing cell: its number is NaN, and the text of all cells is returned too.
+
+    `OptionError` for a cell that cannot be read, with the row and the column.
     """
     records = Records(path, options.delimiter, options.encoding)
     header = next(records, None)
@@ -362,7 +382,7 @@ def _read_columns(path: Path, columns: Sequence[Column], options: Options) -> Ne
 def _require_columns(
     path: Path, names: list[str], columns: Sequence[Column], options: Options
 ) -> None:
-    """Raises `ValueError` unless the header `names` each requested column once."""
+    """Raises `ValueError` unless `names`, the header, has each requested column exactly once."""
     wanted = [column.name for column in columns]
     if missing := [column for column in wanted if column not in names]:
         others = {options.y: "y", options.weights: "weights", options.clusters: "clusters"}

@@ -33,7 +33,9 @@ class Formula(NamedTuple):
 
 
 def parse_formula(text: str) -> Formula:
-    r"""Returns the names in a formula; one with `~`, `+` or ` -` is put in backticks.
+    r"""Returns the label and the terms of a formula.
+
+    A name that contains `~`, `+` or ` -` must be written in backticks.
 
     **Raises:** `ValueError` for another text.
     """
@@ -93,7 +95,12 @@ def columns_of_formula(
 
 
 def _require_name(term: Term, header: Sequence[Any], *, is_label: bool) -> None:
-    """Raises `ValueError` for a term that is an expression of R in columns of the header."""
+    """Raises `ValueError` for an expression in columns of the header, such as log(age), and for
+    the intercepts 0 and 1.
+
+    Other names that are not in the header pass: the reader of the data refuses them. `is_label`:
+    whether the term is the label, for the advice in the error.
+    """
     name = term.name
     if term.is_quoted or name in header or name == ".":
         return

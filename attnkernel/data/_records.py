@@ -17,9 +17,11 @@ READERS = {".xlsx": "read_excel", ".xls": "read_excel", ".parquet": "read_parque
 
 
 class Records(Iterator[list[str]]):
-    """The records of a table that are not blank; `line` is where the last one began.
+    """An iterator over the records of a table that are not blank, each a list of cells.
 
-    A first line such as `sep=;`, which Excel writes, says the delimiter.
+    `line` is the line, counted from 1, on which the last record began. A first line such as
+    `sep=;`, which Excel writes, replaces the delimiter. The next record raises `ValueError` where
+    the text is not CSV. A new iterator sets the limit of `csv.field_size_limit` for the process.
     """
 
     def __init__(self, path: Path, delimiter: str = ",", encoding: str = "utf-8"):
@@ -102,7 +104,8 @@ def _require_text(path: Path) -> None:
 
 
 def _open_text(path: Path, encoding: str) -> io.TextIOBase:
-    """Returns a file open for reading text, of `.gz` unpacked."""
+    """Returns a file opened for reading text. A `.gz` file is decompressed, and a byte-order mark
+    of UTF-8 is skipped."""
     encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     opened = gzip.open if path.suffix == ".gz" else open
     return opened(path, "rt", encoding=encoding, newline="")

@@ -186,8 +186,10 @@ def _average_slopes(
     omega: Float[Array, "n 1"],
     rows: Rows,
 ) -> tuple[tuple[Array, Array, Array, Array, Array], DataSupport]:
-    """Returns (estimate, standard error, lower, upper) of each column with the number of rows that
-    are averaged, and the data support.
+    """Returns ((estimate, standard error, lower, upper, count), data support).
+
+    The first four have one number for each column of quantities; count is the number of averaged
+    rows. The flags of the support are False for rows of weight 0.
 
     `omega`: the weight of each row in the average; the others as for `compute_linear_bands`.
     """

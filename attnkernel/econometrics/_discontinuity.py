@@ -24,7 +24,8 @@ from ._discontinuity_figures import PILOT_FACTORS, compute_curves, compute_figur
 class Discontinuity(eqx.Module):
     r"""The jump of a mean at a cutoff; printed, a table of its figures.
 
-    - `estimate`: $\hat\tau$; `corrected`: $\hat\tau$ less its estimated bias, in the units of y.
+    - `estimate`: $\hat\tau$; `corrected`: $\hat\tau$ less its estimated bias, in the units of y;
+      of a fuzzy design, in those of y over those of the treatment.
     - `standard_error`: of `corrected`; `conventional_error`: of `estimate`.
     - `lower`, `upper`: the interval about `corrected`; `p_value`: of no jump, by the normal
       distribution of `corrected`.
@@ -83,7 +84,7 @@ class Discontinuity(eqx.Module):
         return Bands(as_points("x_new", x_new), **found, **fixed, x_names=names, y_name=self.y_name)
 
     def _curves(self, x_new: ArrayLike) -> dict[str, Array]:
-        """Returns the mean and the fields of its bands at new inputs."""
+        """Returns the mean and the fields of its bands at new inputs, by name: `compute_curves`."""
         at = as_points("x_new", x_new)
         require_finite("x_new", at)
         if at.shape[1] != 1:
@@ -234,7 +235,10 @@ def discontinuity(
 
 
 def _read_rows(x: Any, y: Any, treatment: Any, weights: Any) -> tuple[Rows, list[Array]]:
-    """Returns the rows, and the labels of the treatment if there is one, in one dtype."""
+    """Returns the rows and a list that holds the column of the treatment, all in one dtype.
+
+    The list is empty without a treatment. **Raises:** `ValueError` for invalid data.
+    """
     rows, _ = Rows.read_named(x, y, weights)
     labels = [rows.y]
     if treatment is not None:
@@ -270,8 +274,11 @@ def _read_cutoff(cutoff: Any, rows: Rows) -> Float[Array, ""]:
 
 
 def _read_lengthscales(h: Any, b: Any, rows: Rows) -> tuple[Array, Array] | None:
-    """Returns h and b of the user, b = h if it is None; None if h is, and then `ValueError` for
-    fewer rows with weight than an estimate of lengthscales needs."""
+    """Returns the lengthscales (h, b) of the user, with b = h if b is None; None if h is None.
+
+    **Raises:** `ValueError` for b without h, for a number that is not positive, and without h for
+    fewer than `MIN_ROWS` rows with weight.
+    """
     if h is None:
         if b is not None:
             raise ValueError("bias_lengthscale is given without lengthscale: pass both, or none.")

@@ -64,7 +64,7 @@ def kernel_weights(
     kernel: type[Compact],
     lengthscale: Scalar,
 ) -> Float[Array, " n"]:
-    """Returns $w_i K((x_i - q) / \\ell)$ of the rows of one side, q = `at`."""
+    """Returns $w_i K((x_i - q) / \\ell)$ of the rows of one side, q = `at`; 0 for other rows."""
     inside = side & (rows.weights > 0)
     distance = jnp.where(inside, rows.x - at, 0.0) / lengthscale
     return jnp.where(inside, rows.weights * jnp.exp(kernel(1.0).log_of(distance**2)), 0.0)
@@ -99,8 +99,9 @@ def matched_residuals(rows: SortedRows, inside: Bool[Array, " n"]) -> Float[Arra
 
     $$ e_i = \sqrt{\tfrac{J_i}{J_i + 1}}\, \Big( y_i - \tfrac1{J_i} \sum_{j \in N_i} y_j \Big) $$
 
-    $N_i$ are the three nearest other rows, and all that are as near as the third. They lie in at
-    most three groups of equal inputs on each side.
+    $N_i$ are the three nearest other rows `inside`, and all that are as near as the third; $J_i$ is
+    their number. They lie in at most three groups of equal inputs on each side. Rows that are not
+    `inside` get 0.
     """
     n = len(rows.x)
     here = inside.astype(rows.y.dtype)
@@ -246,7 +247,7 @@ def _estimate_variances(rows: SortedRows, weights: Float[Array, " n"]) -> Float[
 
 def _find_shortest(rows: SortedRows, sides: Bool[Array, "2 n"]) -> Scalar:
     """Returns the least lengthscale of the first steps: 0, or where inputs are repeated the
-    distance within which either side has ten different ones."""
+    distance within which each side has ten different ones."""
     counts = jnp.sum(sides.astype(int), axis=1)
     distinct = jax.vmap(rows.count_distinct)(sides)
     min_inputs = 10  # different inputs in the windows of the first steps, then
@@ -338,7 +339,12 @@ def compute_curves(
     at: Float[Array, "m 1"],
     rows: Rows,
 ) -> dict[str, Array]:
-    """Returns the mean at new inputs `at`, from the rows on the same side, and its band."""
+    """Returns the mean at new inputs `at`, from the rows on the same side, and its band.
+
+    `lengthscales`: h of the mean and b of its bias correction, for both sides, in units of x.
+    `level`: the coverage. The keys are `mean`, `centre` (the corrected mean), `standard_error`,
+    `lower`, `upper`, `effective_count` and `reliable`, as in `Bands`.
+    """
     design = Design.of_data(rows, [rows.y], cutoff)
     h, b = (length / design.x_unit for length in lengthscales)
 

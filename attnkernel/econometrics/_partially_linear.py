@@ -19,7 +19,8 @@ from ..priors import Prior
 
 
 class LinearCoefficients(NamedTuple):
-    """The coefficients β of a `PartiallyLinear` and their standard errors, a number a column.
+    """The coefficients β of a `PartiallyLinear` and their standard errors, in units of y over those
+    of each linear column.
 
     ```python
     x = np.random.default_rng(0).uniform(size=(60, 2))
@@ -119,8 +120,8 @@ class PartiallyLinear(DenseSmoother):
         return found
 
     def hat_rows(self, q: NewInputs | None, rows: Rows) -> Float[Array, "m n"]:
-        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight. None: at the
-        rows."""
+        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight, NaN if β is not
+        identified. None: at the rows."""
         z, inner = self._split_rows(rows)
         z_new, rest_new = self._split(rows.x if q is None else q)
         plain = self.model.estimate(None if q is None else rest_new, inner).weights
@@ -129,22 +130,26 @@ class PartiallyLinear(DenseSmoother):
         return jnp.where(jnp.any(plain != 0, axis=1)[:, None], found, 0.0)
 
     def support_at(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
-        """That of the smoother, in its columns."""
+        """How well the data determine the smoother at queries, in its columns alone."""
         inner = self._split_rows(rows)[1]
         return self.model.estimate(self._split(q)[1], inner, prior=prior).support
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, those of the smoother."""
+        """The columns of x, without the linear ones, that hold codes of categories.
+
+        Each is mapped to the number of its categories, as in `ak.kernels.category_counts`.
+        """
         rest = self._columns_of_model(dim)
         return {rest[j]: count for j, count in self.model.category_counts(len(rest)).items()}
 
     @property
     def can_pad_rows(self) -> bool:  # type: ignore[override]
-        """Whether the smoother can."""
+        """Whether the smoother allows padded rows: its own `can_pad_rows`."""
         return self.model.can_pad_rows
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
-        """The box for a fit, as two models: that of the smoother, for its columns."""
+        """The box for a fit: the models of all lower and of all upper bounds, which are those of
+        the smoother for its columns."""
         box = self.model.search_box(x[:, self._columns_of_model(x.shape[1])], weights)
         return with_bounds_of("model", self, box)
 

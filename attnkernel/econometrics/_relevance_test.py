@@ -30,12 +30,15 @@ def move_along_column(
     holds_categories: bool,
     x: Float[Array, "n dim"],
 ) -> Callable[[Scalar], LinearSmoother]:
-    r"""Returns the model as a function of a share, from 0 to 1, of the way between two bounds.
+    r"""Returns a function that maps a share s, from 0 to 1, to the model with the parameters of a
+    column at that share of the way between their bounds.
 
     $$ z(s) = z_{\mathrm{low}} + s\, (z_{\mathrm{high}} - z_{\mathrm{low}}) $$
 
-    z are the unconstrained parameters, such as log ℓ, on which the kernel of two points depends
-    that differ in this column alone. All others stay as they are, as do those without bounds.
+    z are the unconstrained parameters, such as log ℓ, that change the kernel between points that
+    differ in this column alone. Other parameters keep their values, as do those without bounds.
+
+    `weights`: of the rows; `holds_categories`: whether the column holds codes of categories.
     """
     lower, upper = model.search_box(x, weights)
     inside = x if weights is None else jnp.where(is_positive(weights)[:, None], x, x[:1])
@@ -135,7 +138,11 @@ def relevance_test(
 
 
 def _find_categories(fit: Fit, column: int) -> Float[Array, " levels"] | None:
-    """Returns the categories of a column that the rows have, sorted; None for quantities."""
+    """Returns the categories of a column that the rows have, sorted; None for quantities.
+
+    Inside `jit` all categories of the kernel are returned. **Raises:** `ValueError` if they are not
+    known there, or if there is only one.
+    """
     counts = fit.model.category_counts(fit.x.shape[1])
     if column not in counts:
         return None

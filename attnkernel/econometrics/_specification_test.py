@@ -197,7 +197,9 @@ def _compute_statistics(
 def _standardised_sums(
     kernel: Kernel, x: Float[Array, "n dim"], u: Float[Array, "n out"]
 ) -> Float[Array, " out"]:
-    r"""$\sum_{i \ne j} u_i u_j K_{ij} / \sqrt{2 \sum_{i \ne j} u_i^2 u_j^2 K_{ij}^2}$ of columns.
+    r"""Returns the statistic T of each column u of residuals.
+
+    $\sum_{i \ne j} u_i u_j K_{ij} / \sqrt{2 \sum_{i \ne j} u_i^2 u_j^2 K_{ij}^2}$
 
     Blocks of at most 2²⁰ pairs are evaluated one after the other.
     """

@@ -96,7 +96,7 @@ class Family(eqx.Module):
         return jax.jvp(self.mean, (eta,), (jnp.ones_like(eta),))[1]
 
     def check(self, y: ArrayLike) -> None:
-        """Raises `ValueError` for labels that the distribution does not have. Default: none."""
+        """Raises `ValueError` for labels that the distribution does not have. Default: never."""
 
 
 class Binomial(Family):

@@ -41,7 +41,7 @@ class Bfgs(NamedTuple):
     direction: Float[Array, " params"]
     length: Float[Array, ""]  # the trial is z + length * direction
     accepted: Int[Array, ""]  # trials, the start included
-    flat_steps: Int[Array, ""]
+    flat_steps: Int[Array, ""]  # accepted in a row, with a gain below rounding
     bracket: Float[Array, ""]  # of one parameter: the distance to the other end; else infinite
     steps: Int[Array, ""]  # evaluations before the search stopped
     max_steps: Int[Array, ""]
@@ -50,7 +50,7 @@ class Bfgs(NamedTuple):
 
     @classmethod
     def start(cls, z: PyTree, axes: int = 1) -> "Bfgs":
-        """Returns searches, stacked along leading axes, whose first trials are the entries of z.
+        """Returns the initial states of searches, whose first trials are the entries of z.
 
         `axes`: the number of leading axes: 1, those of starts; 2, those of fits and of starts. The
         result is NumPy if z is; nothing is then compiled.
@@ -77,7 +77,7 @@ class Bfgs(NamedTuple):
         )
 
     def is_stopped(self) -> Bool[AnyArray, "*starts"]:
-        """Whether it converged, diverged, or took all of its steps; of stacked searches, each."""
+        """Whether each search has converged, diverged, or taken all of its steps."""
         return self.converged | self.diverged | (self.steps >= self.max_steps)
 
     def trial(self) -> PyTree:

@@ -1,8 +1,11 @@
 """Bounds on parameters as a change of variable: any step of any optimiser stays inside.
 
-A leaf with bounds is $\\theta = c + r \\sin z$ (centre c, half-width r, z free). The bound itself
+A leaf with bounds is $\\theta = c + r \\sin z$ (centre c, half-width r). The bound itself
 is reached at a finite z, with a zero gradient, so that a minimum on the bound converges as fast
-as one inside. (James and Roos, *MINUIT*, 1975.) A leaf without bounds is its own free variable.
+as one inside. (James and Roos, *MINUIT*, 1975.) A leaf without bounds is its own z.
+
+The *free variables* of this package are these z: each may be any real number. The `search_box` of a
+model uses "free" in another sense: it says so of a parameter without bounds.
 """
 
 import equinox as eqx
@@ -17,6 +20,8 @@ EDGE_WIDTH = 1e-3  # in half-widths: a parameter closer to a bound counts as on 
 
 class Box(eqx.Module):
     """Bounds on parameters: two trees of the same structure as the parameters.
+
+    Both bounds of a parameter are finite, or both are infinite: it is then unbounded.
 
     ```python
     >>> box = ak.fitting.Box(jnp.array(0.0), jnp.array(2.0))
@@ -43,11 +48,11 @@ class Box(eqx.Module):
                 )
 
     def binds(self) -> bool:
-        """Whether any known bound is finite."""
+        """Whether any parameter has finite bounds. They must be concrete, not traced."""
         return any(np.any(np.isfinite(np.asarray(low))) for low in jax.tree.leaves(self.lower))
 
     def contains(self, params: PyTree) -> bool:
-        """Whether known parameters lie inside the bounds, edges included."""
+        """Whether all parameters are inside or on their bounds. They must be concrete."""
         inside = jax.tree.map(
             lambda low, high, theta: bool(np.all((low <= theta) & (theta <= high))),
             *map(as_numpy_if_concrete, (self.lower, self.upper, params)),
@@ -55,7 +60,7 @@ class Box(eqx.Module):
         return all(jax.tree.leaves(inside))
 
     def inside(self, z: PyTree) -> PyTree:
-        """Returns parameters θ from free variables z."""
+        """Returns the parameters θ inside the bounds at free variables z, any real numbers."""
 
         def leaf(low: AnyArray, high: AnyArray, z: AnyArray) -> AnyArray:
             centre, half, bounded = _centre_and_half_width(low, high, z)
@@ -65,8 +70,11 @@ class Box(eqx.Module):
         return jax.tree.map(leaf, self.lower, self.upper, z)
 
     def free(self, params: PyTree) -> PyTree:
-        """Returns free variables z from parameters θ. Those outside, or within 1 % of the
-        half-width of a bound, are moved to that distance: on the bound dθ/dz is 0."""
+        """Returns the free variables z of parameters θ: the inverse of `inside`.
+
+        Parameters outside their bounds, or within 1 % of the half-width of one, are first moved to
+        that distance inside: on the bound dθ/dz is 0. An unbounded θ is its own z.
+        """
 
         def leaf(low: AnyArray, high: AnyArray, theta: AnyArray) -> AnyArray:
             centre, half, bounded = _centre_and_half_width(low, high, theta)
@@ -77,7 +85,10 @@ class Box(eqx.Module):
         return jax.tree.map(leaf, self.lower, self.upper, params)
 
     def edges(self, params: PyTree) -> PyTree:
-        """Returns −1 for each parameter on its lower bound, 1 on its upper bound, else 0."""
+        """Returns −1 for each parameter on its lower bound, 1 on its upper bound, else 0.
+
+        Parameters closer than 0.1 % of the half-width to a bound, or outside it, count as on it.
+        """
 
         def leaf(low: AnyArray, high: AnyArray, theta: AnyArray) -> AnyArray:
             centre, half, bounded = _centre_and_half_width(low, high, theta)

@@ -85,7 +85,12 @@ class Checkpoints:
         )
 
     def load(self, like: Any = None, *, identity: str = "") -> Kept | None:
-        """Returns the newest valid checkpoint, its state with the structure of `like`; or None."""
+        """Returns the newest valid checkpoint, or None if there is none.
+
+        Renames each newer file, damaged or of another fit, to `.aside`, and reports it. `like`: a
+        state of the structure, shapes and dtypes of the saved one. `identity`: the digest of this
+        fit (`identity_of`).
+        """
         leaves, with_leaves = _arrays_and_rebuild(like)
         for file in reversed(self.files()):
             try:
@@ -105,7 +110,11 @@ class Checkpoints:
     def save(
         self, done: int, state: Any, history: Any, *, identity: str = "", last: bool = False
     ) -> None:
-        """Writes a state if it is the `last`, or if writing stays within its share of the time."""
+        """Writes a checkpoint, and removes all files but the two newest.
+
+        Does nothing if writing would take more than 5 % of the time, unless the state is the
+        `last`. `done`: the steps taken; `identity`: the digest of this fit (`identity_of`).
+        """
         begun = time.monotonic()
         if not last and begun - self._last_write < self._write_seconds / MAX_WRITE_SHARE:
             return

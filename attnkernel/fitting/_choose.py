@@ -112,7 +112,8 @@ def choose(
 
 
 def _flat_repr(model: Any) -> str:
-    """Returns the `repr` of a model in one line."""
+    """Returns one line of text about a model: its `repr`, or for a smoother with a kernel its
+    `description` and the `repr` of the kernel."""
     kernel = getattr(model, "kernel", None)
     if not isinstance(model, Smoother) or kernel is None:
         return " ".join(repr(model).split())

@@ -175,8 +175,11 @@ def fit(
 
 
 def _by_formula(model: Any, formula: str, frame: Any, na: str) -> tuple[Any, Any, Any]:
-    """Returns the model, the inputs and the label of `fit(frame, formula)`, whose model is local
-    linear with a kernel for each kind of column, or of `fit(model, formula, frame)`."""
+    """Returns the model, the inputs and the label of `fit(model, formula, frame)`.
+
+    For `fit(frame, formula)`, `model` is the frame, and `frame` is None. The model returned is then
+    local linear, with a kernel for each kind of column.
+    """
     is_default = frame is None
     x, y = frame_by_formula(formula, model if is_default else frame)
     if is_default:
@@ -186,8 +189,10 @@ def _by_formula(model: Any, formula: str, frame: Any, na: str) -> tuple[Any, Any
 
 
 def as_objective(objective: Any, model: Any) -> Objective:
-    """Returns an objective, also by its name; for None that of the model. `ValueError` for anything
-    else."""
+    """Returns `objective` itself, that of its name, or for None the default of the model.
+
+    **Raises:** `ValueError` for anything else.
+    """
     if objective is None:
         objective = getattr(model, "default_objective", "leave_one_out")
     if isinstance(objective, str):
@@ -290,7 +295,8 @@ def _validated_data(
 def _count_fits(in_axes: tuple[int | None, ...], **parts: Any) -> int:
     """Returns the number of fits: the common length of the leading axes of all batched arrays.
 
-    `in_axes`: of model, data and objective; `parts`: these three by name, then the keys.
+    `in_axes`: of model, data and objective; `parts`: these three by name, then the keys. Raises
+    `ValueError` if lengths differ, or nothing is batched.
     """
     leading = {
         name: sorted({leaf.shape[:1] for leaf in jax.tree.leaves(eqx.filter(part, eqx.is_array))})

@@ -71,7 +71,10 @@ def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
 
 
 def _is_constant(starts: Starts) -> Any:
-    """Returns, for each fit, whether no start took a step and all have the same loss."""
+    """Returns, for each fit, whether no start took a step and all have the same loss to rounding.
+
+    False for a single start.
+    """
     loss = np.asarray(starts.loss)
     if loss.shape[-1] < 2:
         return np.zeros(loss.shape[:-1], bool)
@@ -89,10 +92,10 @@ def find_best_start(starts: Starts) -> Any:
 
 
 def parameters_on_bounds(starts: Starts, x_names: Names | None) -> list[tuple[str, int]]:
-    """Returns the parameters of the best start on a bound, and which: −1 the lower, 1 the upper.
+    """Returns (name, side) of each parameter of the best start that is on a bound.
 
-    A parameter with one entry for each column of its kernel, or of a kernel of one column of
-    several, is named by the column.
+    Side −1 is the lower bound, 1 the upper one. `starts` are those of one fit. If x has several
+    columns, and each entry of a parameter belongs to one, the name includes the column.
     """
     found: list[tuple[str, int]] = []
     best = find_best_start(starts)
@@ -110,8 +113,11 @@ def parameters_on_bounds(starts: Starts, x_names: Names | None) -> list[tuple[st
 
 
 def _columns_of_parameter(model: Any, path: Any, names: Names) -> Names:
-    """Returns the names of the columns that the kernel with a parameter sees: those of the last
-    `OnColumns` on the way from the model to the parameter. `path`: its JAX key path."""
+    """Returns the names of the columns of x that the kernel of a parameter sees.
+
+    `path`: the JAX key path from the model to the parameter; each `OnColumns` on it selects
+    columns. `names`: those of all columns of x.
+    """
     for key in path:
         columns = model.columns if isinstance(model, OnColumns) and names else None
         names = names if columns is None else tuple(names[int(column)] for column in columns)
@@ -160,7 +166,8 @@ def _bound_advice(starts: Starts, x_names: Names | None) -> str:
 
 
 def comparison_warnings(objective: Any) -> list[str]:
-    """Returns one sentence if cross-validation does not compare all rows (`FoldValidation`)."""
+    """Returns a list of one sentence if cross-validation found rows that the other rows do not
+    determine (`compared` of a `FoldValidation`), else an empty one."""
     if (compared := getattr(objective, "compared", None)) is None:
         return []
     here, n = np.asarray(compared), np.size(compared)
@@ -176,7 +183,8 @@ def comparison_warnings(objective: Any) -> list[str]:
 def category_warnings(
     model: Any, x_names: Names | None, categories: Categories | None
 ) -> list[str]:
-    """Returns one sentence if the kernel measures distances between codes of categories."""
+    """Returns a list of one sentence if the kernel measures distances between codes of categories,
+    else an empty one."""
     kernel = getattr(model, "kernel", None)
     if not isinstance(model, Smoother) or kernel is None or categories is None:
         return []
@@ -201,7 +209,8 @@ MIN_SECONDS = 10.0  # of one evaluation: the warning comes from here on
 
 
 def cost_warnings(model: Any, data: Sample) -> list[str]:
-    """Returns one sentence if an evaluation sums all pairs on a CPU for more than 10 seconds.
+    """Returns a list of one sentence if an evaluation sums all pairs on a CPU for more than 10
+    seconds, else an empty one.
 
     It names a rough cost, why no faster sum applies, and what would be faster. Models with a method
     of their own are not covered.
@@ -243,7 +252,10 @@ def sums_all_pairs(model: Any, x: AnyArray, weights: AnyArray | None) -> bool:
 def _select_for_leave_one_out(
     model: KernelRegression, x: Float[AnyArray, "n dim"], weights: Float[AnyArray, " n"] | None
 ) -> Selection:
-    """Returns the method that sums leave-one-out of all rows; only shapes matter."""
+    """Returns the `Selection` of the method that sums leave-one-out of all rows.
+
+    Only the shapes and dtypes of `x` and `weights` are read.
+    """
     prior = ExcludeSelf()
     if weights is not None:
         prior = prior * KeyWeights(np.zeros(len(x), x.dtype))

@@ -31,21 +31,24 @@ from ._search import Searches, SearchResult
 
 
 class SearchedSample(NamedTuple):
-    """What the searches on a sample of the rows of one fit have found."""
+    """The searches on a sample of the rows of one fit, and their result, `found`."""
 
     found: SearchResult
     searches: Searches
 
     @property
     def model(self) -> Any:
-        """The model at their lowest end."""
+        """The model where the search with the lowest finite loss ended."""
         end = as_numpy_if_concrete(self.found.end)
         best = np.argmin(np.where(np.isfinite(end.loss), end.loss, np.inf))
         return to_jax(take(best, self.searches.problem.models(end.z)))
 
 
 def search_sample(model: Any, data: Sample, options: Options) -> SearchedSample | None:
-    """Runs the searches of one fit on a sample of its rows; None for few rows, and inside `jit`."""
+    """Runs the searches of one fit on a sample of its rows, and returns them with their result.
+
+    None inside `jit`, and if the objective has no sample (`Objective.subsample`), as for few rows.
+    """
     if not is_on_host(model, data, options.key, options.bounds):
         return None
     searches = prepare_searches(model, data, options)
@@ -63,9 +66,10 @@ def minimise(
     axes: Problem | None = None,
     sampled: SearchedSample | None = None,
 ) -> Outcome:
-    """Searches from every start, or on from the minima of a sample, and returns the best end.
+    """Searches from several starts, and returns their `Outcome`, whose model is the best end.
 
-    `axes`: the batched axes of several fits; None: one fit.
+    `axes`: the batched axes of several fits; None: one fit. `sampled`: the result of
+    `search_sample`, from whose minima the searches of one fit begin.
     """
     searches = prepare_searches(model, data, options, axes)
     problem = searches.problem
@@ -89,7 +93,8 @@ def prepare_searches(
 ) -> Searches:
     """Returns the searches of a fit: their problem, and the points from which they begin.
 
-    Outside `jit`, a single fit of several parameters has more points than starts.
+    Outside `jit`, a single fit of several parameters has more points than starts. `axes`: as for
+    `minimise`.
     """
     params = jax.tree.leaves(eqx.filter(model, options.trainable))
     tolerance = float(min(jnp.finfo(leaf.dtype).eps for leaf in params)) ** 0.6
@@ -109,8 +114,11 @@ def prepare_searches(
 
 
 def loss_at(model: Any, data: Sample, options: Options) -> float:
-    """Returns the objective at a model (at least 1 % of the half-width inside its bounds), by the
-    program of its search."""
+    """Returns the objective at a model, by the compiled program of its search; infinite if it or
+    its gradient is not finite.
+
+    Parameters are first moved to at least 1 % of the half-width inside their bounds (`Box.free`).
+    """
     searches = prepare_searches(model, data, options)
     return float(searches.losses_and_gradients(flat_rows(searches.z)[:1])[0][0])
 
@@ -124,7 +132,7 @@ def _outcome_of_fits(
     axes: Problem | None,
     implicit: bool,
 ) -> Outcome:
-    """Returns the `Outcome` of searches that all took all steps, of one fit or of several.
+    """Returns the `Outcome` of searches of which none was pruned, of one fit or of several.
 
     `axes`: the batched axes of fits; `implicit`: whether the best model has the derivatives of a
     minimiser; other arguments as for `_collect_searches`.
@@ -185,8 +193,9 @@ def _implicit_minimiser(z: Any, problem: Problem) -> Any:
 def search_grids(
     searched: SearchResult, searches: Searches
 ) -> tuple[SearchResult, Bool[np.ndarray, " params"]]:
-    """Moves the best end along parameters without a slope; returns which parameters these are.
+    """Moves the best end along parameters in which the objective has no slope, by grids.
 
+    Returns the result with that end replaced, and a Boolean per parameter: whether it has none.
     With several parameters, grids along those and a search along the others alternate until
     nothing is gained.
     """
@@ -222,8 +231,10 @@ def search_grids(
 
 
 def find_unmoved(begin: Any, end: Bfgs, box: Box, xp: Any = np) -> Any:
-    """Returns which bounded parameters no start has moved, with zero gradient at all ends.
+    """Returns, for each parameter, whether it is bounded and no search moved it, with zero gradient
+    at all ends.
 
+    `begin`: the initial free variables; `end`: the final states.
     `xp` is `jax.numpy` for traced arrays.
     """
     is_still = flat_rows(begin, 1, xp) == flat_rows(end.z, 1, xp)

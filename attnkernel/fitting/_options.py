@@ -92,8 +92,8 @@ def _require_types(model: Any, options: Options) -> None:
 
 
 def _is_trainable_filter(trainable: Any, model: Any) -> bool:
-    """Whether `equinox.partition` accepts `trainable` for this model, and it says yes or no by
-    Booleans."""
+    """Whether `equinox.partition` accepts `trainable` for this model: a tree of Booleans, or a
+    function that returns a Boolean for each leaf."""
     try:
         eqx.filter(model, trainable)
         is_function = callable(trainable) and not isinstance(trainable, eqx.Module)

@@ -109,10 +109,12 @@ def collect_outcome(
     history: History,
     without_slope: Any = None,
 ) -> Outcome:
-    """Returns the outcome of all starts from free variables; the best has the least finite loss.
+    """Returns the `Outcome` of one fit; the best start has the least finite loss.
 
-    A start that converged on the edge of the box ends as `AT_BOUND`; `edges` of the outcome says
-    which. The arguments may be NumPy arrays: nothing is then compiled.
+    `begin`, `end`: the free variables (see `Box`) of all starts, before and after;
+    `without_slope`: see `Starts`. A start that converged on the edge of the box ends as `AT_BOUND`;
+    `edges` of the starts says on which. The arguments may be NumPy arrays: nothing is then
+    compiled.
     """
     box, xp = problem.box, namespace_of(loss)
     edges = None if box is None else box.edges(box.inside(end))

@@ -60,7 +60,10 @@ def run_chunks(
 
 
 class Problem(NamedTuple):
-    r"""$\min_z L(f_{\theta(z)}, x, y)$, the parameters $\theta(z)$ in a box, all else constant."""
+    r"""$\min_z L(f_{\theta(z)}, x, y)$, the parameters $\theta(z)$ in a box, all else constant.
+
+    z are the free variables of `Box`, any real numbers; without a box they are θ itself.
+    """
 
     frozen: PyTree  # the leaves of the model that are not trained
     x: Float[Array, "*batch n dim"]
@@ -84,7 +87,10 @@ class Problem(NamedTuple):
 
 
 def require_fittable(model: Any, data: Sample, advice_for_nan: str = "") -> None:
-    """Raises `ValueError` unless the model can be fitted to the data, as far as they are known."""
+    """Raises `ValueError` unless the model can be fitted to the data.
+
+    Traced values are not checked. `advice_for_nan`: added to the error where numbers are NaN.
+    """
     x, y, objective = data
     objective.check(x.shape[0])
     is_smoother = isinstance(model, Smoother)
@@ -102,8 +108,8 @@ def build_problem(
     """Returns the free variables of all starts (of all fits), and the problem to minimise.
 
     `axes` gives the batched axes of several fits; None: there is one fit. Rows are padded where
-    model and objective allow it. Those of one fit are sorted by input, and outside `jit` its free
-    variables and its box are NumPy arrays, and nothing is compiled.
+    model and objective allow it. For one fit, rows are sorted by input unless the objective is
+    stochastic. Outside `jit` its free variables and its box are NumPy arrays; nothing is compiled.
     """
     objectives = None
     # where the parameters move: programs do not depend on the other options
@@ -150,7 +156,8 @@ def _spread_starts(
 ) -> tuple[PyTree, Box | None]:
     """Returns the free variables of all starts, stacked along a leading axis, and their box.
 
-    `params`: the trainable parameters of the model. The result is NumPy if these and x are.
+    `params`: the trainable parameters of the model. The result is NumPy if these and x are. Without
+    bounds there is one start, at `params`, and the box is None.
     """
     bounds = options.bounds
     if bounds == "default":
@@ -180,25 +187,30 @@ def take(i: Any, tree: Any) -> Any:
 
 
 def repeat(tree: Any, number: int) -> Any:
-    """Returns a tree whose arrays have a leading axis, along which all are equal; those that are
-    known as arrays of NumPy."""
+    """Returns the tree with each array repeated `number` times along a new leading axis.
+
+    Arrays that are concrete become NumPy arrays.
+    """
     arrays, rest = eqx.partition(tree, eqx.is_array)
     many = lambda leaf: namespace_of(leaf).broadcast_to(leaf, (number, *leaf.shape))  # noqa: E731
     return eqx.combine(jax.tree.map(many, as_numpy_if_concrete(arrays)), rest)
 
 
 def flat_rows(tree: Any, axes: int = 1, xp: Any = np) -> Any:
-    """Returns the leaves of a tree as one array, concatenated behind the leading axes.
+    """Returns the leaves of a tree as one array, flattened and joined along its last axis.
 
-    `xp` is `jax.numpy` for traced arrays.
+    `axes`: the number of leading axes, which stay. `xp` is `jax.numpy` for traced arrays.
     """
     leaves = map(xp.asarray, jax.tree.leaves(tree))
     return xp.concatenate([leaf.reshape(*leaf.shape[:axes], -1) for leaf in leaves], axis=axes)
 
 
 def unravel_rows(rows: Any, like: PyTree, xp: Any = np) -> PyTree:
-    """Returns vectors, shape (rows, entries of `like`), as a tree of the structure of `like` whose
-    arrays have a leading axis of rows: the inverse of `flat_rows`."""
+    """Returns vectors as a tree of the structure of `like`, stacked along a leading axis.
+
+    The inverse of `flat_rows`. `rows`: an array of the vectors, shape (vectors, entries of `like`),
+    not a `Rows`.
+    """
     leaves, structure = jax.tree.flatten(like)
     parts = xp.split(rows, np.cumsum([leaf.size for leaf in leaves])[:-1], axis=1)
     shaped = [part.reshape(-1, *leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]

@@ -157,6 +157,7 @@ class Fit(eqx.Module):
         return dataclasses.replace(self, **parts, y_name=y_name)
 
     def __getattr__(self, name: str):
+        """Raises `AttributeError`, with a hint for names that other libraries have."""
         hint = f": {hints.ATTRIBUTES[name]}" if name in hints.ATTRIBUTES else ""
         raise AttributeError(f"Fit has no attribute {name!r}{hint}")
 
@@ -188,8 +189,8 @@ class Fit(eqx.Module):
 
         A list of (model, loss). Two ends count as one minimum if no parameter (of a lengthscale:
         its logarithm) differs by more than `tolerance`. Ends are left out where the objective is
-        flat to its precision, or where a Newton step is longer than `tolerance`; with `others` also
-        those at the fitted model.
+        flat to its precision, or where a Newton step is longer than `tolerance`. With `others`,
+        the minimum at the fitted model is left out too.
         """
         if self.loss.ndim:
             raise ValueError("This is a batch of fits: ask one of them, fit.member(i).minima().")
@@ -207,7 +208,10 @@ class Fit(eqx.Module):
         return found[others:]
 
     def _searches(self) -> Searches:
-        """Returns searches as of this fit with the default options, whose program they share."""
+        """Returns the searches of a fit of this model with the default options.
+
+        They share the compiled program of such a fit; the same parameters are trained.
+        """
         bounds = None if self.starts.edges is None else "default"
         options = Options(starts=len(self.starts.loss))
         if (edges := self.starts.edges) is not None:  # of the parameters that were fitted
@@ -219,7 +223,8 @@ class Fit(eqx.Module):
         return prepare_searches(self.model, data, options._replace(bounds=bounds))
 
     def warned(self) -> "Fit":
-        """Returns the fit, and warns if its end may be no optimum, as far as values are known."""
+        """Returns the fit itself. Outside `jit`, issues a `FitWarning` for each of `warnings()` and
+        for a kernel that measures distances between codes of categories."""
         if is_concrete(self.loss):
             of_kernel = category_warnings(self.model, self.x_names, self.x_categories)
             for sentence in of_kernel + self.warnings():
@@ -227,7 +232,8 @@ class Fit(eqx.Module):
         return self
 
     def warnings(self) -> list[str]:
-        """Returns why the best end may be no optimum: see `fitting.Result`."""
+        """Returns a sentence for each reason why the best end may be no optimum (`fitting.Result`),
+        and for rows that cross-validation does not compare; else an empty list."""
         return result_warnings(self.starts, self.x_names) + comparison_warnings(self.objective)
 
     def on_bounds(self) -> list[str]:
@@ -244,6 +250,7 @@ def _entry_on_host(tree: Any, i: int) -> Any:
 
 
 def _distance(model: Any, other: Any) -> float:
-    """Returns the largest difference between the parameters of two models."""
+    """Returns the largest absolute difference between the parameters of two models, as stored: of
+    a lengthscale, the logarithm."""
     ends = (flat_rows(eqx.filter(each, eqx.is_inexact_array), 0) for each in (model, other))
     return float(np.max(np.abs(np.subtract(*ends))))

@@ -102,8 +102,10 @@ _advance_small = eqx.filter_jit(
 def _scan_steps(
     state: Bfgs, problem: Problem, tolerance: float, record: Record | None, steps: int
 ) -> tuple[Bfgs, History]:
-    """Evaluates this number of trials in one search, none once it has stopped; returns its state,
-    and after each the loss and what `record` returns."""
+    """Takes `steps` steps of one search; a search that has stopped keeps its state.
+
+    Returns the state, and the history: after each step the loss and what `record` returns.
+    """
     dtype = jax.eval_shape(problem.loss, state.z).dtype
 
     def recorded(state: Bfgs) -> History:
@@ -125,7 +127,7 @@ CHUNK_STEPS = 20  # between looks at whether all searches have stopped
 
 
 class SearchResult(NamedTuple):
-    """Where searches began, where they ended, and their histories of steps."""
+    """The initial free variables of searches, their final states, and their histories of steps."""
 
     begin: PyTree
     end: Bfgs
@@ -172,7 +174,7 @@ class Searches(NamedTuple):
         return np.concatenate(losses), np.concatenate(gradients)
 
     def has_minimum(self, params: PyTree, tolerance: float) -> bool:
-        r"""Whether the loss L has a minimum at parameters, or near them.
+        r"""Whether the loss L has a minimum at parameters θ (not free variables), or near them.
 
         It has one if the least eigenvalue of $\nabla^2 L / |L|$ is positive beyond rounding, and if
         the Newton step $(\nabla^2 L)^{-1} \nabla L$ changes no parameter by more than `tolerance`.
@@ -205,8 +207,9 @@ class Searches(NamedTuple):
     def advance(self, state: Bfgs, steps: int, points: int = 0) -> tuple[Bfgs, History]:
         """Returns the states and histories of all searches after at most `steps` more each.
 
-        `points`: how many a grid has, if they are its points. The 256 of a criterion without slopes
-        repay optimised code: `LocalQuantile` of 800 rows 49 CPU s a call, else 64.
+        `points`: the number of points at which losses are evaluated, 0 for a search. More than 100,
+        as of a grid, repay optimised code: a `LocalQuantile` of 800 rows takes 49 CPU s a call with
+        it, else 64.
         """
         problem, axes = self.problem, self.axes
         most = MAX_FAST_PAIRS[min(problem.x.shape[-1], len(MAX_FAST_PAIRS)) - 1]
@@ -241,11 +244,11 @@ class Searches(NamedTuple):
         return SearchResult(begin, end, history)
 
     def run_lowest(self) -> SearchResult:
-        """Runs the searches from the first point and from the lowest other ones.
+        """Runs the searches from the first point, the given model, and from the lowest other ones.
 
-        Every second point is moved half-way to the first one. Where points were chosen, searches
-        that are higher than others are stopped on the way. Of one parameter all starts are
-        searched, on a grid first.
+        Every second point is first moved half-way to the first one. Searches with a higher loss
+        than others are stopped on the way. If there are no more points than searches, all points
+        are starts; with one parameter, a grid comes first (`_run_on_line`).
         """
         points = flat_rows(self.z)
         if self.number == len(points):
@@ -260,11 +263,12 @@ class Searches(NamedTuple):
     def _run_on_line(self, starts: Float[np.ndarray, " starts"]) -> SearchResult:
         """Runs the searches of one parameter, one for all starts that lead to the same minimum.
 
-        They lead downhill on a grid: of the starts, and of the middles of cells in which slopes
-        differ in sign, or one is over twice that of the chord. (At most three times, a cubic is
-        monotone; Fritsch and Carlson, *Monotone piecewise cubic interpolation*, 1980.) The search
-        begins at the lowest point there, with the curvature by the slopes of its neighbours. Each
-        start is searched where a loss is not finite, or no slope is other than 0.
+        Each start goes downhill on a grid to a local minimum of the grid, where its search begins,
+        with the curvature by the slopes of the neighbours. The grid holds the starts. A cell is
+        halved, at most three times, if its slopes differ in sign from that of the chord, or one is
+        over twice as steep. (If at most three times, a cubic is monotone; Fritsch and Carlson,
+        *Monotone piecewise cubic interpolation*, 1980.) If a loss is not finite, or all slopes are
+        0, a search begins at every start.
         """
         found, added = np.empty((3, 0)), np.unique(starts)
         for _ in range(4):  # the last cells are an eighth of those between starts
@@ -297,7 +301,8 @@ class Searches(NamedTuple):
         return self.run(state, first[which])._replace(begin=self.z)
 
     def of_sample(self, sample: Sample) -> "Searches":
-        """Returns the searches on a sample, from the same points, in fewer steps."""
+        """Returns the searches on a sample, from the same points, in fewer steps, without `record`
+        and callback; their tolerance is at least 10⁻⁵."""
         # at most; a search that still moves then is on a plateau. Whole chunks: a rest of 10 steps
         # would be one more program (13 000 rows of one column: 2.1 CPU s without optimisations)
         steps = min(self.options.steps, CHUNK_STEPS * (1 + flat_rows(self.z).shape[1]))
@@ -306,9 +311,10 @@ class Searches(NamedTuple):
         return self._replace(problem=problem, options=silent, tolerance=max(self.tolerance, 1e-5))
 
     def run_from_sample(self, found: SearchResult, searches: "Searches") -> SearchResult:
-        """Runs on from each different minimum that the searches on a sample have found.
+        """Runs the searches on all rows from each distinct minimum that a sample has.
 
-        All begin anew if these minima are outside the domain of all rows.
+        `searches`: those on the sample; `found`: their result. If the loss on all rows is not
+        finite at one of the minima, all searches start again from where those on the sample began.
         """
         searched = self.run(*_restart_at_sample_minima(found, searches))
         if np.any(searched.end.diverged):
@@ -341,7 +347,8 @@ def _restart_at_sample_minima(
 ) -> tuple[Bfgs, Int[np.ndarray, " starts"]]:
     """Returns states that continue from the sample's distinct minima, and the search of each start.
 
-    `searched`: the ends of `searches`, on the sample; the second result holds indices of the first.
+    `searched`: the result of `searches`, on the sample. The second result holds, for each
+    start, the index in the first of the search that it follows.
 
     One of the searches that meet at a minimum goes on; the others are stopped. A search that ends
     at no minimum, on a plateau of the sample or because it was dropped, follows the best one.

@@ -36,7 +36,8 @@ class Training(eqx.Module):
 
 
 def train(model: Any, data: Sample, options: Options, axes: Problem | None = None) -> Outcome:
-    """Takes all steps of the given optimiser from every start, and returns the best end.
+    """Takes all steps of the given optimiser from every start, and returns the `Outcome`, whose
+    model is the best end.
 
     `axes`: the batched axes of several fits; None: one fit.
     """
@@ -70,7 +71,9 @@ def train(model: Any, data: Sample, options: Options, axes: Problem | None = Non
 def comparable_optimizer(
     optimizer: optax.GradientTransformation, z: PyTree, batched: int
 ) -> optax.GradientTransformation:
-    """Returns the optimiser as one that equals those which compute the same.
+    """Returns the same optimiser in a form that is equal (==) to others that compute the same.
+
+    Trainings with equal optimisers share one compiled program.
 
     `z`: free variables, with `batched` leading axes of fits and starts.
     """
@@ -109,6 +112,8 @@ def _train_in_chunks(
     options: Options,
 ) -> tuple[Training, History]:
     """Returns the final state and the whole history, from the newest checkpoint if there is one.
+
+    Writes checkpoints between chunks, if `options` has them.
 
     `advance`: takes a state and a number of steps, and returns the state and history after them.
     """
@@ -200,7 +205,11 @@ def _collect_training(
     history: History,
     problem: Problem,
 ) -> Outcome:
-    """Returns the `Outcome` of one fit; NumPy arrays will do for a stochastic objective."""
+    """Returns the `Outcome` of one fit, from the free variables of all starts.
+
+    `begin`, `end`: those before and after training. The loss of a stochastic objective is the last
+    one of `history`; the arrays may then be NumPy.
+    """
     loss: Float[AnyArray, " starts"] = history["loss"][:, -1]
     if not problem.objective.is_stochastic:  # that of the end, not of one step before
         loss = jax.vmap(problem.loss)(end)

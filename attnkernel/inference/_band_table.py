@@ -40,6 +40,7 @@ class Bands(eqx.Module):
     - `derivative`: the order along each column of the derivative that is estimated, in units of y
       over those of x, or None for a band of the mean. The effective count is that of the mean.
     - `component`: the column of an additive fit whose curve is estimated, or None.
+    - `rows`: the frame of the new inputs, None for arrays; `x_names`, `y_name`: those of the fit.
 
     `print` shows a table of the rows, and `frame()` returns them as a `DataFrame`.
 
@@ -71,15 +72,20 @@ class Bands(eqx.Module):
 
     @property
     def description(self) -> str:
-        """The level and the kind: `95 % pointwise, bias-corrected`, and what is not the mean."""
+        """The level, the kind, and `estimated` if it is not empty, as text.
+
+        Such as `95 % pointwise, bias-corrected, first derivative along age`.
+        """
         corrected = ", bias-corrected" if self.is_bias_corrected else ""
         estimated = f", {self.estimated}" if self.estimated else ""
         return f"{100 * self.level:.4g} % {self.kind}{corrected}{estimated}"
 
     @property
     def estimated(self) -> str:
-        """Such as `first derivative along age`, `derivative (1, 1)`, or `curve of age`; empty for
-        the mean."""
+        """The estimated quantity as text; empty for the mean.
+
+        Such as `first derivative along age`, `derivative (1, 1)`, or `curve of age`.
+        """
         if self.component is not None:
             return f"curve of {display_names(self.x_names, self.x.shape[1])[self.component]}"
         if self.derivative is None:
@@ -94,10 +100,10 @@ class Bands(eqx.Module):
 
     def frame(self) -> Any:
         """A `DataFrame`: the columns of x, then `centre`, `standard_error`, `lower`, `upper`, and
-        for a band of the mean `reliable`.
+        `reliable` unless it is None.
 
-        It has the index of the frame of new inputs, if they were one. With several labels each
-        column comes once for each, such as `lower of wage`.
+        It has the index of the frame of new inputs, if they were one. With several labels each of
+        the four curves has a column for each label, such as `lower of wage`.
         """
         return join_columns(self.rows, self.x, self._columns())
 
@@ -130,7 +136,8 @@ class Bands(eqx.Module):
         return {str(name): frame[name].to_numpy() for name in frame.columns}
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """Returns centre, standard error, limits and `reliable` by name, one column per label."""
+        """Returns centre, standard error and limits by name, one column per label, and `reliable`
+        unless it is None."""
         found = {}
         for part in ("centre", "standard_error", "lower", "upper"):
             values = np.asarray(getattr(self, part))
@@ -172,11 +179,14 @@ def critical_value(
 ) -> Float[Array, ""]:
     """Returns the half-width of a band of the coverage `level`, in standard errors.
 
-    `simulation`: draws and a key. Without a key a quantile of the normal distribution; else that of
-    the maximum of |noise of the fit| / standard error over all inputs in the draws.
+    `simulation`: the number of draws, and a key. Without a key the half-width is a quantile of the
+    normal distribution. With a key it is a quantile, over the draws, of the maximum over all inputs
+    of |simulated noise of the fit| / standard error.
 
-    `noise_and_error`: from standard normal numbers, one column per simulation, the noise of the fit
-    to labels y and its standard error, each shape (m, size) or (m, 1).
+    `noise_and_error`: maps standard normal numbers, one column per simulation, to the noise of the
+    fit at the inputs and its standard error, each shape (m, size) or (m, 1).
+
+    **Raises:** `ValueError` for a key with several labels per row.
     """
     (draws, key), y = simulation, rows.y
     if key is None:

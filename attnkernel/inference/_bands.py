@@ -202,7 +202,11 @@ def bands_from_variance(
     simulation: tuple[int, PRNGKeyArray | None],
     at: Float[Array, "m dim"],
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
-    """Returns `compute_linear_bands` from the variance of the labels of a fit and its residuals."""
+    """Returns the results of `compute_linear_bands`, from the variance rule of a fit.
+
+    `squared_residuals`: those that `rule.squares` gives for the fit. The other arguments are as for
+    `compute_linear_bands`.
+    """
     (corrected, derivative, component), model, rows = estimated, rule.model, rule.rows
     if corrected:
         model = bias_corrected(model, rows)
@@ -297,10 +301,15 @@ def compute_likelihood_bands(
 def _label_errors(
     model: LocalLikelihood, prior: Any, rows: Rows, noise: str
 ) -> tuple[Float[Array, "n out"], Float[Array, " out"]]:
-    r"""Returns the standard deviations $\sigma_j$ of the labels, and the dispersion φ.
+    r"""Returns the standard deviations $\sigma_j$ of the labels, and the dispersion φ of each
+    column of labels.
 
-    With `noise="rows"` they are the left-out residuals; else φ is 1 or estimated, and $\sigma_j$ is
-    in units of $\sqrt{\phi V(\mu_j)}$: one over the root of the weight.
+    With `noise="rows"`, $\sigma_j$ is the absolute left-out residual and φ is 1. $\sigma_j$ is 0
+    where the weight is 0 or no other row is in reach.
+
+    With other noise, $\sigma_j$ is one over the root of the weight, in units of
+    $\sqrt{\phi V(\mu_j)}$. φ is 1 for `"family"` if the family has a known dispersion, else
+    estimated.
     """
     family, x, labels, has_weight = model.family, rows.x, rows.y, rows.has_weight[:, None]
     weights = rows.row_weights(labels.dtype)

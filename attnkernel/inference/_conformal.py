@@ -58,7 +58,7 @@ def conformal(
     - `key`: a PRNG key, of the split.
 
     **Returns:** `Bands`, infinite where there are too few rows for the level, and NaN where no
-    label has weight.
+    label has weight. Their `standard_error` is ŝ.
 
     **Raises:** `ValueError` for several labels a row, a batch of fits, or a split with weights.
 
@@ -129,11 +129,13 @@ def _compute_intervals(
     at: Float[Array, "m dim"],
     rows: Rows,
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns centre, spread, lower and upper limit at the new inputs `at`.
+    """Returns (centre, spread, lower, upper) at the new inputs `at`; spread is ŝ of `conformal`.
 
-    `rank`: of the residual that gives the width, from 1; above their number it is infinite.
-    `held`: the rows that give the residuals, those of the fit if None; `prior`: masks rows from
-    their predictions; `local`: whether residuals are divided by a local standard deviation.
+    `rank`: which of the sorted residuals gives the width, counted from 1. The width is infinite if
+    there are fewer residuals. `local`: whether they are divided by a local standard deviation.
+
+    `rows`: those of the fit; `held`: the rows whose residuals are sorted, None for `rows`. `prior`:
+    hides rows of the fit from the predictions at these rows.
     """
     own = rows if held is None else held
     of_fit = (rows.x, rows.labels)

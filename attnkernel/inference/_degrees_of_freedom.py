@@ -28,6 +28,8 @@ from ._variance import (
 class DegreesOfFreedom(eqx.Module):
     r"""$\nu = \operatorname{tr} L$ and $\tilde\nu = \operatorname{tr} L^\top W L W^{-1}$.
 
+    `trace` is ν, and `trace_of_squares` is $\tilde\nu$.
+
     W is the diagonal matrix of the weights w (1 without any). `residual` is $n - 2\nu + \tilde\nu$,
     the expectation of $\sum_i w_i r_i^2 / \sigma^2$ for residuals r, where the variance of $y_i$ is
     $\sigma^2 / w_i$ and the fit has no bias. n counts the rows with weight above 0.
@@ -68,7 +70,7 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
 
 
 def _count(model: Estimator, _: Array, rows: Rows) -> DegreesOfFreedom:
-    """Returns `degrees_of_freedom` from checked data."""
+    """Returns the degrees of freedom of a fit of `model` to `rows`, from checked data."""
     return sum_degrees_of_freedom(row_diagnostics(model.estimate(None, rows)))
 
 
@@ -103,6 +105,6 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
 
 
 def _count_labels(model: Estimator, at: NewInputs, rows: Rows) -> Float[Array, " m"]:
-    """Returns `effective_count` at the new inputs `at`, from checked data."""
+    """Returns the effective number of labels in the predictions at `at`, from checked data."""
     found = model.estimate(at, rows)
     return inverse_or_zero(found.variance_of(jnp.ones(len(rows.x), at.dtype)))

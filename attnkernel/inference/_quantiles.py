@@ -83,7 +83,10 @@ def quantiles(
 def _polynomial_quantiles(
     model: LocalQuantile, q: Float[Array, "m dim"], rows: Rows, p: Float[Array, " levels"]
 ) -> Float[Array, "m levels"]:
-    """Returns `_weighted_quantiles` by local polynomials."""
+    """Returns quantiles of the label at each query by local polynomials, as `LocalQuantile`.
+
+    `q`: the queries; `p`: the levels, between 0 and 1. NaN where no label has weight.
+    """
     prior = with_weights(None, rows)
 
     def of_level(level: Float[Array, ""]) -> Float[Array, " m"]:
@@ -96,7 +99,7 @@ def _polynomial_quantiles(
 def _weighted_quantiles(
     model: LinearSmoother, q: Float[Array, "m dim"], rows: Rows, p: Float[Array, " levels"]
 ) -> Float[Array, "m levels"]:
-    """Returns the quantiles of the label at each query.
+    """Returns quantiles of the label at each query by the weights of the model.
 
     `q`: the queries; `p`: the levels, between 0 and 1. NaN where no label has weight.
     """

@@ -53,10 +53,11 @@ def kernel_expression(kernel: Kernel, names: Sequence[Any]) -> str:
 
 
 def natural_parameters(kernel: Kernel, names: Sequence[str]) -> dict[str, float]:
-    """Each number of a kernel by its name: `lengthscale of age`; of an array of more than 16
-    numbers, such as a projection, only if it has one for each column.
+    """Returns the parameters of a kernel, each number by a name such as `lengthscale of age`.
 
-    A name that would come again starts with that of its kernel: `Periodic lengthscale of age`.
+    Arrays of more than 16 numbers, such as a projection, are left out, unless they have one number
+    for each column. A repeated name gets the class of its kernel in front: `Periodic lengthscale of
+    age`. `names`: those of the columns that the kernel sees.
     """
     found: dict[str, float] = {}
     for owner, name, value in _named_numbers(kernel, tuple(names)):
@@ -67,10 +68,12 @@ def natural_parameters(kernel: Kernel, names: Sequence[str]) -> dict[str, float]
 
 
 def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str, str, float]]:
-    """Yields (class name of the kernel, name, value) for each scalar parameter, nested ones too.
+    """Yields (class name of the kernel, name, value) for each parameter, nested kernels included.
 
-    The property of that name gives it in its natural unit. Without one a field `log_a` is the
-    logarithm of a. `names`: those of the columns that the kernel sees.
+    An array gives one item for each number, whose name ends in its column or its index, such as
+    `lengthscale of age` or `projection[0, 1]`. The value is that of the property of the same name,
+    in natural units; without one a field `log_a` is exponentiated. `names`: those of the columns
+    that the kernel sees.
     """
     if isinstance(kernel, OnColumns):
         names = _names_of_columns(kernel, names)
@@ -97,7 +100,7 @@ def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str
 
 
 def _names_of_columns(kernel: OnColumns, names: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the names of the columns of a kernel, given those of all."""
+    """Returns the names of the columns that a kernel sees; `names`: those of all columns."""
     return tuple(c if isinstance(c, str) else names[c] for c in kernel.columns)
 
 
@@ -115,8 +118,9 @@ def _fields(kernel: Kernel) -> Iterator[tuple[str, Any]]:
 class Report(NamedTuple):
     r"""The figures of a fit; printed, a table of them.
 
-    `smoother` is the description of the model, `kernel` the formula of its kernel, and `parameters`
-    are the numbers of the kernel in natural units, such as `lengthscale of age`.
+    `rows` is the number of rows with weight. `smoother` is the description of the model, `kernel`
+    the formula of its kernel, and `parameters` are the numbers of the kernel in natural units, such
+    as `lengthscale of age`. `criterion` is the class name of the objective, and `loss` its value.
 
     `r_squared` is $\big(\sum_i (y_i - \bar y)(\hat y_i - \bar y)\big)^2 / \big(\sum_i (y_i - \bar
     y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np. `left_out_r_squared` is $1 - \sum_i (y_i
@@ -135,7 +139,8 @@ class Report(NamedTuple):
     `converged` those that converged, inside the bounds or on one, and `at_bound` those that ended
     on one, whatever their result. `bounds` names the parameters of the best start that are on a
     bound. `minima` are the minima besides the best: models and criteria, the lowest first (for a
-    deterministic criterion).
+    deterministic criterion). `is_search` is False if a given optimiser took all its steps.
+    `warnings` are sentences.
 
     ```python
     data = ak.data.load("mcycle")
@@ -210,7 +215,8 @@ class Report(NamedTuple):
 
 
 def table_of_numbers(report: Report) -> list[tuple[str, str]]:
-    """Returns the numbers of a report that need no words of their own, as text with definitions."""
+    """Returns the lines (name, text) of a printed report for R², the residual sd, degrees of
+    freedom, effective counts and flagged rows; the texts include definitions."""
     squares = "1 − squared left-out errors / squares about the mean"
     flags = (
         ("no other row in reach", report.isolated_rows),
@@ -249,24 +255,27 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
 
 
 class Measured(NamedTuple):
-    """All that a report computes of a fit; `loo`: of each row, from all others."""
+    """The quantities at the rows of a fit from which a report is made; `rows` are diagnostics.
+
+    `loo_empty` and `loo_residuals` belong to the prediction of each row from all others.
+    """
 
     rows: RowDiagnostics
     freedom: DegreesOfFreedom
     loo_empty: Bool[Array, " n"]
     loo_residuals: Float[Array, " n"]
-    counts: Float[Array, " n"]  # effective, of labels
+    counts: Float[Array, " n"]  # effective numbers of labels
 
 
 def measure_rows(fit: Fit) -> Measured:
-    """Returns all that a report computes of a fit."""
+    """Returns the quantities at the rows of a fit that `report_of` needs; one label per row."""
     fit = require_smoother_fit(fit, ESTIMATORS, one_label="A report is")
     found = jit_if_pure(_measure_rows, (fit.model,), *padded_rows(fit))
     return cut_rows(found, len(fit.x))
 
 
 def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Report:
-    """Returns the report of a fit from its `measure_rows`."""
+    """Returns the report of a fit; `measured`: its `measure_rows`; `names`: as `summarise`."""
     fit = require_smoother_fit(fit, ESTIMATORS)
     n, dim = fit.x.shape
     if names is None:
@@ -320,13 +329,14 @@ def report_of(fit: Fit, measured: Any, names: Sequence[str] | None = None) -> Re
 
 
 def _measure_rows(model: Estimator, _: Array, rows: Rows) -> Measured:
-    """Returns `measure_rows` from checked data."""
+    """Returns the quantities that a report needs at the rows, from checked data."""
     estimate = model.estimate(None, rows)
     return measure_estimate(estimate, row_diagnostics(estimate))
 
 
 def measure_estimate(estimate: Estimate, found: RowDiagnostics) -> Measured:
-    """Returns `measure_rows` from the estimate at the rows of a fit, and its diagnostics."""
+    """Returns the quantities that a report needs, from the estimate at the rows of a fit and the
+    diagnostics of these rows."""
     if isinstance(estimate.model, LocalLikelihood):
         loo_residuals = estimate.loo_residuals
     else:  # exact of local polynomials; of others a fit without each row would cost n fits
@@ -338,8 +348,11 @@ def measure_estimate(estimate: Estimate, found: RowDiagnostics) -> Measured:
 
 
 def _warnings_of_interpolation(fit: Fit, residual: float) -> tuple[str, ...]:
-    """Returns a warning if fewer than one degree of freedom is left for the residuals. It advises
-    nothing that the fit does already."""
+    """Returns one text if fewer than one degree of freedom is left for the residuals, else ().
+
+    `residual`: the residual degrees of freedom. The text suggests only what the fit does not do
+    already.
+    """
     if residual >= 1.0:
         return ()
     advice = {

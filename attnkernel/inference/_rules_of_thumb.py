@@ -111,12 +111,14 @@ def plug_in(x: ArrayLike, y: ArrayLike) -> Scalar:
        \qquad \hat\theta_{22} = \frac1n \sum_{a' \le x_i \le b'} \hat m''(x_i)^2 $$
 
     It estimates the minimiser of the asymptotic mean integrated squared error for constant noise.
-    One hundredth of the rows is left out at each end. n counts the others, a and b are their ends,
-    a′ and b′ are a twentieth of b − a inside. The second derivative $\hat m''$ is of local cubics,
-    whose lengthscale comes from $\theta_{24} = \frac1n \sum_i m''(x_i) m''''(x_i)$ of quartics in
-    N blocks of rows. $\hat\sigma^2$ is that of a local linear fit, RSS over $n - 2\nu +
-    \tilde\nu$, whose lengthscale comes from $\hat\theta_{22}$ and the quartics. N ≤ 5 minimises
-    the $C_p$ of Mallows, each block at least 20 rows. It takes O(n²) time, O(n) memory.
+    One hundredth of the rows is left out at each end. n counts the others, a is the smallest and b
+    the largest of these n inputs, a′ = a + (b − a)/20, and b′ = b − (b − a)/20.
+
+    The second derivative $\hat m''$ is of local cubics, whose lengthscale comes from
+    $\theta_{24} = \frac1n \sum_i m''(x_i) m''''(x_i)$ of quartics in N blocks of rows.
+    $\hat\sigma^2$ is that of a local linear fit, RSS over $n - 2\nu + \tilde\nu$. The
+    lengthscale of this fit comes from $\hat\theta_{22}$ and the quartics. N ≤ 5 minimises the $C_p$
+    of Mallows, each block at least 20 rows. It takes O(n²) time, O(n) memory.
 
     **Arguments:** `x`: shape (n,) or (n, 1); `y`: shape (n,).
 
@@ -214,7 +216,11 @@ def _estimate_from_quartics(x: Float[Array, " n"], y: Float[Array, " n"]) -> tup
     rows, start = jnp.arange(n), jnp.diff(x, prepend=x[:1] - 1.0) > 0
 
     def block(pair: tuple[Int[Array, ""], Int[Array, ""]]) -> tuple[Array, Array, Array]:
-        """The residual sum of squares and Σ m″ m⁗ of a block, and whether it has a quartic."""
+        """Returns the residual sum of squares and Σ m″ m⁗ of a block, and whether its inputs
+        determine a quartic.
+
+        `pair`: the number of blocks, and that of this block, from 0.
+        """
         number, j = pair
         each = n // number
         first, end = j * each, jnp.where(j == number - 1, n, (j + 1) * each)

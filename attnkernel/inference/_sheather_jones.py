@@ -136,7 +136,8 @@ def _plug_in_lengthscale(x: Float[Array, " n"], is_point: Bool[Array, " n"], kin
 def _find_root(function: Callable[[Array], Array], lower: Scalar, upper: Scalar) -> Scalar:
     """Returns a root by secants that keep it between two ends (the Illinois algorithm).
 
-    The ends are first widened in turn, as R does.
+    The ends are first widened in turn, as R does, until the signs there differ. NaN if they do not
+    after 99 widenings.
     """
 
     max_widenings = 99
@@ -171,7 +172,10 @@ def _find_root(function: Callable[[Array], Array], lower: Scalar, upper: Scalar)
 
 
 class _Psi(NamedTuple):
-    """The function ψ̂_r(g) of points between 0 and 1."""
+    """The function ψ̂_r(g) of points between 0 and 1, for the order r = 4 or 6.
+
+    `is_point` is False in padding.
+    """
 
     x: Float[Array, " n"]
     is_point: Bool[Array, " n"]

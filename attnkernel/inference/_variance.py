@@ -39,9 +39,9 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
 
     The denominator is the expectation of $w_j r_j^2$ where the variance of $y_j$ is $1 / w_j$, of
     the weights of the fit (1 without any), and the fit has no bias. $K_j$ is $w_j$ times a kernel
-    like that of the fit: with its lengthscale times 2, 4, ... or 64, or with one of eight from the
-    spacing of the inputs to their range, whatever that of the mean. It is the one with the highest
-    normal likelihood of the left-out residuals. Where no label has weight, $K_j = 1$.
+    like that of the fit. Its lengthscale is that of the fit times 2, 4, ... or 64, or one of eight
+    between the spacing of the inputs and their range. The one with the highest normal likelihood of
+    the left-out residuals is chosen. Where no label has weight, $K_j = 1$.
 
     **Returns:** shape (m,) or (m, out), in squared units of y, of a label of weight 1; of a frame
     of pandas a `Series` or a `DataFrame` with its index and the names of the labels.
@@ -68,16 +68,17 @@ def _noise_variance(model: LinearSmoother, at: NewInputs, rows: Rows) -> Predict
 
 
 class RowVariance(eqx.Module):
-    """The variance of each label, as a function of the labels at the inputs of a fit.
+    """A rule for the noise variance of each label, given squared residuals at the inputs of a fit.
 
-    Only the choice of the smoother depends on the labels of the fit, so that simulated labels can
-    be given as well.
+    `rule(rule.squares(estimate))` are the variances, for an estimate at these inputs. Only the
+    choice of the smoother depends on the labels of the fit: the estimate may be that of simulated
+    labels.
     """
 
     model: LinearSmoother
     rows: Rows
-    weights: Float[Array, " n"]  # of variances σ²(x) / w
-    expected: Float[Array, " n"]  # of the weighted squared residual, where σ is 1
+    weights: Float[Array, " n"]  # w: the variance of a label is σ²(x) / w
+    expected: Float[Array, " n"]  # expectation of the weighted squared residual, where σ is 1
     leverage: Float[Array, " n"]
     smoother: Any  # of the variance; None unless the noise is local
     noise: Noise = eqx.field(static=True)
@@ -86,7 +87,10 @@ class RowVariance(eqx.Module):
     def of_fit(
         cls, model: LinearSmoother, rows: Rows, noise: str
     ) -> tuple["RowVariance", Float[Array, "n out"]]:
-        """Returns the rule of a fit, and the `squares` of its labels."""
+        """Returns the rule of a fit, and the squared residuals of the fit as by `squares`.
+
+        `noise`: as for `bands`. **Raises:** `ValueError` for a noise that the model does not have.
+        """
         found = model.estimate(None, rows)
         return cls.of_estimate(found, row_diagnostics(found), noise)
 
@@ -94,7 +98,8 @@ class RowVariance(eqx.Module):
     def of_estimate(
         cls, found: Estimate, diagnostics: "RowDiagnostics", noise: str
     ) -> tuple["RowVariance", Float[Array, "n out"]]:
-        """Returns `of_fit` from the estimate of the model at the rows, and its diagnostics."""
+        """Returns the results of `of_fit`, from the estimate at the rows of the fit and the
+        diagnostics of these rows."""
         require_choice("noise", noise, get_args(Noise))
         model, rows = found.model, found.rows
         leverage, weights = diagnostics.leverage, diagnostics.weights
@@ -136,7 +141,7 @@ class RowVariance(eqx.Module):
         return residuals.reshape(len(left), -1), factors[:, None]
 
     def __call__(self, squares: Float[Array, "n out"]) -> Float[Array, "n out"]:
-        """The variance of each label, from the `squares` of all."""
+        """The variance of each label, from the `squares` of all labels."""
         if self.noise == "local":
             at_weight_one = self.at(self.rows.x, squares)
         elif self.noise == "constant":
@@ -214,7 +219,8 @@ def require_smoother_fit(
 ) -> Fit:
     """Returns a single fit of one of these models, with only the rows whose weight is above 0.
 
-    `one_label`: what needs one label per row, as `Quantiles are`; empty if several are allowed.
+    `one_label`: the start of the error message for several labels per row, such as `Quantiles
+    are`; empty if several are allowed.
 
     **Raises:** `ValueError` for anything else.
     """
@@ -261,14 +267,16 @@ class Clusters(eqx.Module):
 
     codes: Int[Array, " n"]
     half_width: Float[Array, ""]  # a quantile of Student's t
-    number: Int[Array, ""]
-    count: int = eqx.field(static=True)  # at least their number: data of similar size share it
+    number: Int[Array, ""]  # of clusters, G
+    count: int = eqx.field(static=True)  # at least G: data of similar size share it
 
     @classmethod
     def of_rows(
         cls, clusters: Any, fit: Fit, level: float, noise: str, rows: int, kind: str = "pointwise"
     ) -> "Clusters":
-        """Returns the clusters of the rows of a fit, padded to a number of rows.
+        """Returns the clusters of the rows of a fit, padded to `rows`, a number of rows.
+
+        `clusters`: the cluster of each row of `fit.x`; `level`: the coverage of the interval.
 
         **Raises:** `ValueError` unless there is one for each row, and two or more of them, and
         there are clustered standard errors of such a band.
@@ -298,7 +306,10 @@ class Clusters(eqx.Module):
         return cls(codes, half_width, total, bucket_size(number))
 
     def factor(self, n: Array, trace: Float[Array, ""]) -> Float[Array, ""]:
-        r"""$\frac{G}{G - 1} \frac{n - 1}{n - \nu}$ of n rows, ν degrees of freedom, G clusters."""
+        r"""Returns the small-sample factor of squared standard errors.
+
+        $\frac{G}{G - 1} \frac{n - 1}{n - \nu}$ for n rows, ν = `trace` and G clusters.
+        """
         left = jnp.maximum(n - trace, jnp.finfo(trace.dtype).eps ** 0.5)
         return (n - 1) / left * self.number / (self.number - 1)
 
@@ -322,7 +333,13 @@ class Clusters(eqx.Module):
         return jnp.sum(jax.lax.map(of_chunk, jnp.arange(0, self.count, size)), axis=0)
 
     def errors(self, rule: RowVariance) -> Float[Array, "n out"]:
-        """Returns the errors of labels whose sums over clusters are squared, times their factor."""
+        """Returns the error eᵢ of each label, whose sums within clusters, weighted by Lᵢ(x), are
+        squared.
+
+        With the noise "rows", eᵢ is the error of the prediction from all other clusters, or from
+        the mean of all labels if no other cluster is in reach. With another noise, it is the
+        residual times the roots of its factor in `RowVariance.residuals` and of `factor`.
+        """
         rows = rule.rows
         if rule.noise != "rows":
             factor = self.factor(jnp.sum(rule.weights > 0), jnp.sum(rule.leverage))

@@ -68,7 +68,8 @@ class NearestNeighbours(Embedded, Wrapper):
         self.kernel, self.fraction, self.neighbours = kernel, fraction, neighbours
 
     def embed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
-        """The points, and beside each query the distance that is its unit."""
+        """Returns K' in units of h(q), and points with one more coordinate: h(q) for a query, 0 for
+        a key."""
         reach = jnp.vectorize(self._distance_to_neighbour, signature="(n,d),(m,d)->(n)")(q, k)
         return (
             _PerQuery(self.kernel),
@@ -92,22 +93,26 @@ class NearestNeighbours(Embedded, Wrapper):
         return jax.lax.map(of_query, q, batch_size=min(64, max(1, q.shape[0])))
 
     def _count_neighbours(self, keys: int) -> int:
-        """Returns m, for this number of keys: `neighbours`, or `fraction` times the number rounded
-        down, at least 1; `ValueError` if m exceeds it."""
-        # a product such as 0.29 * 100 is a hair less than it is
+        """Returns m; `keys` is the number of keys, n. m is `neighbours`, or `fraction` times n
+        rounded down, at least 1; `ValueError` if m > n."""
+        # a product such as 0.29 * 100 is rounded to just below 29
         m = self.neighbours or max(1, int((self.fraction or 0.0) * keys + 1e-9))
         if m > keys:
             raise ValueError(f"There are {keys} keys; got neighbours={m}.")
         return m
 
     def points_of_parts(self, x: Inputs) -> Inputs:
-        """As many points in even steps, m of which are a unit long: the search box of K'."""
+        """Returns n evenly spaced points, equal in all columns, of which m steps have length 1.
+
+        They stand for inputs in units of h, for the search box of K'.
+        """
         steps = jnp.arange(len(x), dtype=x.dtype) / self._count_neighbours(len(x))
         return jnp.broadcast_to(steps[:, None], x.shape)
 
 
 class _PerQuery(Kernel):
-    """A kernel in units that each query brings along, as its last coordinate."""
+    """K' of (k − q) / h(q), where h(q) is the last coordinate of the query. The last coordinate of
+    a key is ignored."""
 
     kernel: Kernel
 
@@ -115,7 +120,7 @@ class _PerQuery(Kernel):
         step = k[:-1] - q[:-1]
         some = q[-1] > 0
         inside = self.kernel.log_pair(step / jnp.where(some, q[-1], 1.0), jnp.zeros_like(step))
-        # a unit of 0: as many keys as were asked for coincide with the query, and no other counts
+        # h(q) = 0: m keys coincide with the query, and only coincident keys have weight
         at_point = self.kernel.log_pair(jnp.zeros_like(step), jnp.zeros_like(step))
         alone = jnp.where(jnp.all(step == 0), at_point, -jnp.inf)
         return jnp.where(some, inside, alone)

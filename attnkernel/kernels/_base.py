@@ -60,10 +60,10 @@ class Kernel(eqx.Module):
     $-\infty$ says that k carries no weight for q. Constants do not matter to attention: kernels
     are written without their normalising factor.
 
-    `log_pair` is called for all pairs, those that a mask hides too. Derivatives are NaN if its own
-    is not finite at one of them, as that of log(1 − d²) at d ≥ 1: put another number in the place
-    of d there, `jnp.log(1 - jnp.where(d < 1, d, 0.0) ** 2)`, beside the -∞ of the result. (Doing so
-    for every kernel would make derivatives of `ak.Periodic` 1.6 times slower.)
+    `log_pair` is called for all pairs, masked ones too. If its derivative is not finite at one of
+    them, as that of log(1 − d²) at d ≥ 1, derivatives of sums over pairs are NaN. Replace d there
+    by a safe number, `jnp.log(1 - jnp.where(d < 1, d, 0.0) ** 2)`, and set the result to -∞. (Doing
+    so for every kernel would make derivatives of `ak.Periodic` 1.6 times slower.)
 
     ```python
     class Manhattan(ak.kernels.Kernel):
@@ -104,9 +104,10 @@ class Kernel(eqx.Module):
             )
 
     def precomputed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple["Kernel", Array, Array]:
-        """The same similarity as a simpler kernel of other points. Default: as it is.
+        """Returns a simpler kernel and new queries and keys with the same scores.
 
-        A term that depends on one point alone is then computed once, and not for each of its pairs.
+        A term that depends on one point alone is then computed once per point, not once per pair.
+        Default: this kernel, q and k.
         """
         return self, q, k
 
@@ -129,7 +130,9 @@ class Kernel(eqx.Module):
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         r"""$\log \int K(q, k)\, \mathrm{d}k$, the same for every q, over points of
-        dimension `dim`: the constant that makes K a density. Categories are summed over.
+        dimension `dim`: K over this integral is a density of k. Categories are summed over.
+
+        This default always raises; a kernel whose integral is known overrides it.
 
         **Raises:** `ValueError`, where it is infinite, not the same, or not known: by default.
         """
@@ -180,7 +183,7 @@ class Embedded(ByMatrix):
         """$K'$, $\\varphi(q)$ and $\\psi(k)$, with any leading batch axes."""
 
     def precomputed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
-        """K' of the embedded points, which are embedded once, and in turn precomputed."""
+        """Returns the `precomputed` of K' at the embedded points φ(q) and ψ(k)."""
         kernel, q, k = self.embed(q, k)
         return kernel.precomputed(q, k)
 
@@ -219,12 +222,12 @@ class Wrapper(Kernel):
         return dim
 
     def parts(self) -> dict[str, Kernel]:
-        """The kernels that it holds, by field."""
+        """The kernels that it holds, by the names of their fields."""
         fields = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
         return {name: part for name in fields if isinstance(part := getattr(self, name), Kernel)}
 
     def with_parts(self, parts: dict[str, Kernel]) -> "Wrapper":
-        """The same wrapper of other kernels, by field."""
+        """The same wrapper with other kernels, by the names of their fields."""
         return eqx.tree_at(
             lambda kernel: [getattr(kernel, name) for name in parts], self, list(parts.values())
         )
@@ -242,7 +245,8 @@ class Wrapper(Kernel):
         return all(part.is_cheap for part in self.parts().values())
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple["Wrapper", "Wrapper"]:
-        """The box of each part, for the points that it sees; other parameters are free."""
+        """The box of each part for the points that this part compares. Parameters of the wrapper
+        itself are free."""
         points = self.points_of_parts(x)
         boxes = {name: part.search_box(points, weights) for name, part in self.parts().items()}
         lower, upper = (
@@ -252,14 +256,22 @@ class Wrapper(Kernel):
         return lower, upper
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """All categories of all parts."""
+        """Returns the columns that hold codes of categories in any part.
+
+        Each column is mapped to its number of categories, None if that is not known. `dim`: the
+        number of columns.
+        """
         found = {}
         for part in self.parts().values():
             found |= category_counts(part, self.dim_of_parts(dim))
         return found
 
     def periods(self, dim: int) -> dict[int, ArrayLike | None]:
-        """Those of the parts; None, of a column that several parts see, or see as another point."""
+        """Returns the columns that the parts compare, each with its period; None: a line.
+
+        A column that several parts compare gets None. If the parts compare other points
+        (`points_of_parts`), every one of the `dim` columns gets None.
+        """
         if type(self).points_of_parts is not Wrapper.points_of_parts:
             return dict.fromkeys(range(dim))
         found = {}
@@ -288,12 +300,12 @@ def category_counts(kernel: Kernel, dim: int) -> dict[int, int | None]:
 
 
 def periods(kernel: Any, dim: int) -> dict[int, ArrayLike | None]:
-    """Returns the columns that a kernel compares, of points of dimension `dim`, each with the
-    length of the circle on which it compares them; None, of a line.
+    """Returns the columns that a kernel compares, each with its period; None: a line.
 
-    The polynomial of a local fit is written in k − q, of a circle in the shortest way round: the
-    fit is then the same at 0 and at the period. A kernel without the method of this name compares
-    all columns on lines. One period for each head, of an `ak.PerHead`.
+    A column with a period is compared on a circle of this length. There the polynomial of a local
+    fit takes the shortest way round from q to k, so that the fit is the same at 0 and at the
+    period. `dim`: the number of columns of the points. A kernel without the method of this name
+    compares all columns on lines. For an `ak.PerHead` a period is an array, one number per head.
 
     ```python
     >>> kernel = ak.Gaussian(0.3).on(0) * ak.Periodic(0.5, period=24.0).on(1)
@@ -308,7 +320,8 @@ def periods(kernel: Any, dim: int) -> dict[int, ArrayLike | None]:
 
 def shortest_way(difference: Array, period: ArrayLike | None) -> Array:
     r"""Returns $\delta - p \lfloor \delta / p + \tfrac12 \rfloor \in [-p/2, p/2)$, the way
-    from q to k round a circle of length p; of a line, where p is None, $\delta = k - q$."""
+    from q to k round a circle of length p, the `period`. `difference`: $\delta = k - q$, which is
+    returned as it is if the period is None."""
     if period is None:
         return difference
     return difference - period * jnp.floor(difference / period + 0.5)

@@ -1,7 +1,7 @@
 r"""Kernels of categories: points whose columns are names, written as whole numbers.
 
-Two names are the same or not; of ordered ones, a number of steps apart. A bandwidth λ says how
-much other categories count: at 0 the same one alone does.
+Two unordered categories are the same or not; two ordered ones are a number of steps apart. A
+bandwidth λ says how much other categories count: at 0 only the category of the query counts.
 """
 
 import abc
@@ -65,7 +65,10 @@ class Categorical(Kernel):
 
     @abc.abstractmethod
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:
-        """log K of a column, from |q − k|, log(λ / λ_max) and log(1 − λ / λ_max)."""
+        """Returns log K of one column, whose number is `column`.
+
+        `steps`: |q − k|; `share`: log(λ / λ_max); `rest`: log(1 − λ / λ_max).
+        """
 
     @property
     def limit(self) -> np.ndarray:
@@ -79,7 +82,7 @@ class Categorical(Kernel):
         shares, rests = (
             jnp.broadcast_to(log, q.shape).astype(q.dtype) for log in self._log_bandwidth_shares()
         )
-        # of numbers, one column at a time: as arrays, all pairs take up to five times as long
+        # one column at a time, in scalars: with arrays all pairs take up to five times as long
         steps = [jax.lax.stop_gradient(jnp.abs(a - b)) for a, b in zip(q, k, strict=True)]
         return add_up([self.log_of(steps[c], shares[c], rests[c], c) for c in range(len(q))])
 
@@ -96,21 +99,22 @@ class Categorical(Kernel):
         self._require_parameter_shape(dim_q)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """All columns."""
+        """Returns all `dim` columns, each with its number of categories; None: not known."""
         counts = np.broadcast_to(np.asarray(self.categories, object), (dim,))
         return dict(enumerate(counts.tolist()))
 
     def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
-        """log K of the fewest steps between the two boxes: K falls with them."""
+        """log K at the fewest steps between the boxes, per column: K falls with the steps."""
         steps = boxes.gap()
         return self.log_pair(steps, jnp.zeros_like(steps))
 
     def search_box(
         self, x: Inputs, weights: AnyArray | None = None
     ) -> tuple["Categorical", "Categorical"]:
-        r"""$\lambda / \lambda_{\max}$ from 1e-4 to 1 − 1e-4, whatever x: finite in the logit.
+        r"""$\lambda / \lambda_{\max}$ from 1e-4 to 1 − 1e-4, for every x.
 
-        A fit begins and ends there. An end itself, such as λ = 0, is to be given, not found.
+        A fit stays in this box, where the logit of the ratio is finite. It never reaches λ = 0 or
+        $\lambda_{\max}$: fix these by `ak.fixed`. A fixed bandwidth has no bounds.
         """
         self._require_parameter_shape(x.shape[1])
         if self.bandwidth_parameter.is_fixed:
@@ -206,7 +210,7 @@ class LiRacine(Categorical):
         return jnp.where(steps == 0, 0.0, share)
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
-        r"""$\sum_c \log(1 + (m_c - 1) \lambda_c)$, if the numbers of categories are given."""
+        r"""$\sum_c \log(1 + (m_c - 1) \lambda_c)$; `ValueError` unless `categories` are given."""
         if self.categories is None:
             raise ValueError(
                 "LiRacine can be a density if the number of categories is given: "
@@ -223,7 +227,7 @@ class WangVanRyzin(Categorical):
     $$ K_c = 1 - \lambda\ (q_c = k_c), \quad \frac{1 - \lambda}{2} \lambda^{|q_c - k_c|}\
        (q_c \ne k_c), \qquad 0 \le \lambda \le 1 $$
 
-    At λ = 1 it is 0 of every pair: no key has weight. Arguments as in `Categorical`.
+    At λ = 1, K is 0 for every pair: no key has weight. Arguments as in `Categorical`.
 
     **Source:** Wang and van Ryzin, *A class of smooth estimators for discrete distributions*
     (1981).
@@ -271,7 +275,8 @@ class LiRacineOrdered(Categorical):
 
 
 def _as_counts(categories: int | Sequence[int] | np.ndarray) -> int | tuple[int, ...]:
-    """Returns the number of categories, or that of each column, each at least 2."""
+    """Returns the number of categories as an integer, or a tuple of one per column; `ValueError` if
+    one is below 2."""
     counts = as_integer_tuple("categories", categories, 2)
     return counts if np.ndim(categories) else counts[0]
 

@@ -36,7 +36,7 @@ class Compact(Radial):
 
     @abc.abstractmethod
     def log_inside(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
-        """$g(r^2)$ inside the support."""
+        """Returns $g(r^2)$ = log K inside the support. `squares`: $r^2 < 1$."""
 
     def log_of(self, squares: Float[Array, "..."]) -> Float[Array, "..."]:
         outside = squares >= 1.0  # NaN is not, and stays NaN

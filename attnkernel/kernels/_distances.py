@@ -1,7 +1,7 @@
 """Squared distances of pairs of points, in lengthscales.
 
 The difference q − k is taken before anything is squared, so that a common shift of all points
-cancels exactly, in float32 too; or, of many dimensions, the points are centred first.
+cancels exactly, in float32 too. In many dimensions the points are centred first instead.
 """
 
 import functools
@@ -29,8 +29,9 @@ def scaled_squares(
     return add_up([step**2 for step in steps]) * inverse**2
 
 
-# Up to which all is differences of coordinates: derivatives compile in 1.2 s instead of 2.5 s. For
-# 2000² pairs in 3 dimensions, derivatives by products of matrices take 0.6 times as long.
+# At most this number of pairs is computed by differences of coordinates: derivatives compile in
+# 1.2 s instead of 2.5 s. For 2000² pairs in 3 dimensions, derivatives by products of matrices take
+# 0.6 times as long.
 MAX_UNROLLED_PAIRS = 2**15
 MIN_PRODUCT_DIM = 6  # from which a product of matrices is faster than differences
 
@@ -83,7 +84,7 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
     change = jnp.zeros_like(out)
     if not inverse.ndim and moves[2] is not None:
         finite = jnp.where(jnp.isinf(out), 0.0, out)  # pairs so far apart are constants
-        known = jnp.where(inverse > 0, inverse, 1.0)  # of the longest ℓ it is 0
+        known = jnp.where(inverse > 0, inverse, 1.0)  # 0 for the longest ℓ
         change, moves[2] = finite * (2.0 * moves[2] / known), None
     if all(move is None for move in moves):
         return out, change
@@ -109,6 +110,7 @@ def _pairwise_squares_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
 
 
 def _is_small(q: Float[Array, "queries dim"], k: Float[Array, "keys dim"]) -> bool:
+    """Whether there are at most `MAX_UNROLLED_PAIRS` pairs; False if their number is symbolic."""
     return is_at_most(q.shape[0] * k.shape[0], MAX_UNROLLED_PAIRS)
 
 
@@ -143,9 +145,9 @@ def _tangents_by_matrices(primals: list, tangents: list) -> Float[Array, "querie
 
 
 def _tangents_by_coordinate(primals: list, tangents: list) -> Float[Array, "queries keys"]:
-    """Returns d(r²) of all pairs, one coordinate at a time: it and its transpose hold
-    one array of pairs. `primals` are q, k, 1/ℓ, and A of the metric AᵀA or None; `tangents` are
-    theirs."""
+    """Returns the tangent of r² for all pairs, summed one coordinate at a time. This function and
+    its transpose then hold one array of pairs. `primals` are q, k, 1/ℓ, and A of the metric AᵀA or
+    None; `tangents` are theirs."""
     rows, keys, most = primals[0].shape[0], primals[1].shape[0], largest_squarable(primals[0].dtype)
 
     recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
@@ -210,7 +212,8 @@ def _centre_and_scale(
 
 
 def largest_squarable(dtype: Any) -> float:
-    """Returns the 0.475th power of the largest number: sums of squares of it do not overflow."""
+    """Returns the 0.475th power of the largest number of the dtype: sums of its squares do not
+    overflow."""
     return float(jnp.finfo(dtype).max) ** 0.475
 
 

@@ -23,7 +23,7 @@ from ._radial_kernels import Gaussian
 
 
 class Features(NamedTuple):
-    """$\\varphi_m(x) = g_m e^{a_m}$ of each row.
+    """$\\varphi_m(x) = g_m e^{a_m}$ of each row: `log` holds a, `factor` holds g.
 
     ```python
     >>> ak.kernels.EluFeatures().features(jnp.array([[0.0, -2.0]]))
@@ -189,7 +189,10 @@ class RandomFeatures(eqx.Module):
         self.positive = positive
 
     def __call__(self, u: Float[Array, "rows dim"], gaussian: bool) -> Features:
-        """Features of points in the units of the kernel; of the Gaussian, or of the dot product."""
+        """Returns the features of points u, which are in the units of the kernel.
+
+        `gaussian`: True for the Gaussian kernel, False for the dot product.
+        """
         directions = jax.lax.stop_gradient(self.directions).astype(u.dtype)
         angles = precise_matmul(u, directions.T)
         half = 0.5 * jnp.sum(u * u, axis=1, keepdims=True)
@@ -208,13 +211,17 @@ def in_units(
     k: Float[Array, "keys dim"],
     temperature: ArrayLike,
 ) -> tuple[Float[Array, "queries dim"], Float[Array, "keys dim"]]:
-    """u of each, with $\\log K / \\tau = -|u_q - u_k|^2 / 2$, or $u_q \\cdot u_k$."""
+    """Returns $u_q$ and $u_k$, the queries and keys in the units of the kernel.
+
+    For a Gaussian $\\log K / \\tau = -|u_q - u_k|^2 / 2$, for a dot product it is $u_q \\cdot u_k$,
+    with τ the temperature.
+    """
     root = jnp.sqrt(jnp.asarray(temperature, q.dtype))
     if isinstance(kernel, Gaussian):
         return kernel.in_lengthscales(q) / root, kernel.in_lengthscales(k) / root
     scale = 1.0 / math.sqrt(q.shape[1]) if kernel.scale is None else kernel.scale
     scale = jnp.asarray(scale, q.dtype)
-    # halves of the scale for both; of what is 0 or less, which has no root, the sign with q
+    # both are multiplied by √|c|, with c the scale; q also by the sign of c, and by 0 for c = 0
     size = jnp.abs(scale)
     half = jnp.sqrt(jnp.where(size > 0, size, 1.0))
     return q * jnp.where(size > 0, scale / half, scale) / root, k * half / root

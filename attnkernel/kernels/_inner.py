@@ -66,6 +66,7 @@ class DotProduct(ByMatrix):
 
     @property
     def scale(self) -> float | Float[Array, "..."] | None:
+        r"""The factor c of the inner product; None: $1/\sqrt d$."""
         return None if self.scale_parameter is None else self.scale_parameter.value
 
     def pairwise(self, q: Queries, k: Keys) -> Scores:
@@ -115,6 +116,7 @@ class Polynomial(ByMatrix):
 
     @property
     def scale(self) -> float | Float[Array, "..."] | None:
+        r"""The factor c of the inner product; None: $1/\sqrt d$."""
         return self.product.scale
 
     def pairwise(self, q: Queries, k: Keys) -> Scores:
@@ -195,7 +197,7 @@ class CosineSimilarity(Embedded):
     product: DotProduct
 
     def __init__(self, scale: Number = fixed(1.0)):
-        real("scale", scale)  # None, which is 1/√d of `DotProduct`, is none here
+        real("scale", scale)  # raises for None, which `DotProduct` takes as 1/√d
         self.product = DotProduct(scale)
 
     @property

@@ -18,7 +18,7 @@ from ._scaled import Periodic, Scaled
 def of_columns(
     x: Any, *, kernel: type[Scaled] = Gaussian, periods: Mapping[Any, float] | None = None
 ) -> Kernel:
-    r"""Returns a product of kernels, one of each column of a table, where a search may start.
+    r"""Returns a product of kernels, one for each column of a table, at which a fit can start.
 
     $$ \log K(q, k) = \sum_{c=1}^d \log K_c(q_c, k_c) $$
 
@@ -72,8 +72,12 @@ def product_of_columns(
     ordered: tuple[bool, ...] = (),
     names: Names | None = None,
 ) -> Kernel:
-    """`of_columns` of points, shape (n, dim): `categories` and `ordered` are empty, or have for
-    each column its categories, None for a quantity, and whether they are in an order."""
+    """Returns the product of `of_columns` for checked points, shape (n, dim).
+
+    `periods`: by number of the column. `categories`: for each column its categories, None for a
+    quantity. `ordered`: for each column whether its categories are ordered. Either may be empty if
+    there are none. `names`: those of the columns, for errors.
+    """
     dim, points = points.shape[1], as_numpy_if_concrete(points)
     levels, ordered = categories or (None,) * dim, ordered or (False,) * dim
     quantities = [c for c in range(dim) if levels[c] is None and c not in periods]

@@ -24,7 +24,7 @@ from ._scaled import Scaled
 
 
 class Metric(Parameter):
-    """A symmetric positive definite matrix M = AᵀA, by its factor A."""
+    """The parameter of a symmetric positive definite matrix M = AᵀA, stored as its factor A."""
 
     factor_parameter: Parameter
 
@@ -41,7 +41,7 @@ class Metric(Parameter):
 
     @property
     def factor(self) -> Float[Array, "..."]:
-        """A."""
+        """The factor A, with AᵀA = M."""
         return jnp.asarray(self.factor_parameter.value)
 
     @property
@@ -159,7 +159,7 @@ class Radial(Scaled):
         return kernel.log_pair(gap, jnp.zeros_like(gap))
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Scaled, Scaled]:
-        """As of `Scaled`; with a metric, of inputs in its coordinates."""
+        """The box of `Scaled`; with a metric M = AᵀA, that for the points A x in place of x."""
         self._require_parameter_shape(x.shape[1])
         factor = self._metric_factor
         return super().search_box(x if factor is None else x @ factor.T, weights)
@@ -195,7 +195,7 @@ class Radial(Scaled):
         logs = np.arange(-40.0, 40.0 + step, step)
         terms = self.log_of(jnp.asarray(np.exp(2.0 * logs), dtype))
         terms = terms + jnp.asarray(dim * logs + math.log(step), dtype)
-        # of a NaN that it folds into a constant, XLA's exp on CPU makes any number (jaxlib 0.10)
+        # XLA's exp on CPU turns a NaN that is folded into a constant into any number (jaxlib 0.10)
         terms = jax.lax.optimization_barrier(terms)
         total = jax.nn.logsumexp(terms)
         return jnp.where(terms[-1] < total - 27.0, total, jnp.nan)

@@ -68,7 +68,7 @@ class RationalQuadratic(Radial):
         r"""Returns $\log \int_0^\infty r^{d - 1} (1 + r^2 / 2 \alpha)^{-\alpha}\, \mathrm{d}r$,
         d = `dim`; NaN for α ≤ d / 2, where it is infinite.
 
-        Close to d / 2 the tail is too long for a quadrature: up to 1 above, in closed form.
+        For d / 2 < α < d / 2 + 1 the tail is too long for a quadrature, and a closed form is used.
         """
         above = self.alpha - 0.5 * dim
         near, half = (above > 0) & (above < 1), 0.5 * dim

@@ -59,8 +59,8 @@ class Scaled(Kernel):
     r"""A kernel with a lengthscale: $\log K(q, k)$ is a function of $(q - k) / \ell$.
 
     To add one, subclass and write `log_pair`, with `self.lengthscale` for ℓ and finite derivatives
-    at q = k. Fits then know where ℓ may move, plots and reports what it is, configs how to make
-    one. A kernel of the distance alone is faster as a `Radial`.
+    at q = k. Fits then have a search box for ℓ, plots and reports show ℓ, and configs can name the
+    kernel. A kernel of the distance alone is faster as a `Radial`.
 
     **Arguments:** `lengthscale`: ℓ > 0 in the units of x: one number, or shape (dim,): one per
     dimension. It is trained, also if it is left out; `ak.fixed(0.3)` holds it fixed.
@@ -181,11 +181,12 @@ class Periodic(Kernel):
         return -2.0 * jnp.sum(jnp.where(overflows, jnp.inf, squares))
 
     def periods(self, dim: int) -> dict[int, ArrayLike | None]:
+        """Returns all `dim` columns, each with the same period p."""
         return dict.fromkeys(range(dim), self.period)
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
-        r"""$d \log\big(p\, e^{-1/\ell^2} I_0(1/\ell^2)\big)$, over one period: of a density of
-        von Mises with concentration $1/\ell^2$ about k."""
+        r"""$d \log\big(p\, e^{-1/\ell^2} I_0(1/\ell^2)\big)$: the integral is over one period of
+        each column. The density is von Mises with concentration $1/\ell^2$."""
         concentration = jnp.exp(-2.0 * self.lengthscale_parameter.log())
         return dim * (jnp.log(i0e(concentration)) + self.period_parameter.log())
 
@@ -205,7 +206,10 @@ class Periodic(Kernel):
 
 
 class _Convention(NamedTuple):
-    """A number h that names a kernel by another rule than its lengthscale ℓ: $\\ell = (c h)^p$."""
+    """A convention in which a number h stands for the lengthscale $\\ell = (c h)^p$ of a kernel.
+
+    `kernel`: the name of its class; `factor`: c; `power`: p.
+    """
 
     kernel: str
     factor: float

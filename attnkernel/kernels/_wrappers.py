@@ -61,12 +61,14 @@ class Product(Wrapper):
 
     def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
         first, second = self.first.score_upper_bound(boxes), self.second.score_upper_bound(boxes)
-        # one may say +inf, nothing, of pairs to which the other gives no weight
+        # +inf (no bound) plus -inf (no weight) would be NaN: such a pair has no weight
         none = jnp.isneginf(first) | jnp.isneginf(second)
         return jnp.where(none, -jnp.inf, first + second)
 
     def precomputed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:
-        """The product of simpler factors, each on its own columns of the points joined."""
+        """Returns the product of the precomputed factors, and points that join theirs column by
+        column. Each factor takes its own columns of these. If no factor becomes simpler: this
+        kernel, q and k."""
         factors = (self.first, self.second)
         simpler = [factor.precomputed(q, k) for factor in factors]
         if all(
@@ -87,7 +89,8 @@ class Product(Wrapper):
         return self.first.pairwise(q, k) + self.second.pairwise(q, k)
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
-        """The sum of those of its factors, of columns of their own."""
+        """The sum of the log-normalisers of all factors; `ValueError` unless each column belongs to
+        exactly one factor."""
         factors, nodes = [], [self.first, self.second]
         while nodes:
             node = nodes.pop()
@@ -105,7 +108,7 @@ class Product(Wrapper):
 
 
 class _OfOtherPoints(Embedded, Wrapper):
-    """A kernel of other points, which are the same function of queries and of keys."""
+    """A kernel of transformed points: `points_of_parts` transforms queries and keys alike."""
 
     kernel: eqx.AbstractVar[Kernel]
 
@@ -180,6 +183,8 @@ class OnColumns(_OfOtherPoints):
         return {int(self.columns[c]): count for c, count in counts.items()}
 
     def periods(self, dim: int) -> dict[int, ArrayLike | None]:
+        """The columns of this kernel, by their number in the whole points, each with its period.
+        None: a line."""
         found = periods(self.kernel, len(self.columns))
         return {int(self.columns[c]): period for c, period in found.items()}
 
@@ -187,14 +192,18 @@ class OnColumns(_OfOtherPoints):
         return len(self.columns)
 
     def points_of_parts(self, x: Float[AnyArray, "*rows dim"]) -> Float[AnyArray, "*rows dim_part"]:
-        """The columns of points."""
+        """The columns of the points x that this kernel takes, in its order."""
         self._require_columns(x.shape[-1])
         # slices and no gather: these melt into the loops that read them
         parts = [x[..., c : c + 1] for c in map(int, self.columns)]
         return namespace_of(x).concatenate(parts, axis=-1)
 
     def numbered(self, names: Sequence[Hashable]) -> "OnColumns":
-        """The kernel with the numbers of its columns in place of their names."""
+        """The kernel with the numbers of its columns in place of their names.
+
+        `names`: those of all columns of x; `ValueError` unless each name of the kernel is there
+        exactly once.
+        """
         unknown = [c for c in self.columns if isinstance(c, str) and names.count(c) != 1]
         if unknown:
             raise ValueError(
@@ -222,7 +231,10 @@ class OnColumns(_OfOtherPoints):
 
 
 def number_columns(tree: Tree, names: Sequence[Hashable]) -> Tree:
-    """Returns the tree with the numbers of columns in place of their names in every `OnColumns`."""
+    """Returns the tree with the numbers of columns in place of their names in every `OnColumns`.
+
+    `names`: those of all columns of x.
+    """
 
     def number(node: Any) -> Any:
         return node.numbered(names) if isinstance(node, OnColumns) else node
@@ -261,6 +273,7 @@ class Rescaled(_OfOtherPoints):
         return x / self.factor
 
     def periods(self, dim: int) -> dict[int, ArrayLike | None]:
+        """The columns of the kernel, each with its period times the factor. None: a line."""
         found = periods(self.kernel, dim)
         return {c: None if p is None else p * self.factor for c, p in found.items()}
 
@@ -348,11 +361,11 @@ class Projected(Embedded, Wrapper):
         return self.kernel, _project_points(self.query_proj, q), _project_points(self.key_proj, k)
 
     def points_of_parts(self, x: Float[AnyArray, "n dim"]) -> Float[AnyArray, "n dim_part"]:
-        """Inputs as keys, by the projection as it is."""
+        """The inputs projected as keys, by `key_proj` at its current parameters."""
         return _project_points(self.key_proj, x)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """None: a projection mixes the columns."""
+        """Returns an empty dictionary: a projection mixes the columns, and none holds codes."""
         return {}
 
 

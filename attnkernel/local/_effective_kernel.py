@@ -180,8 +180,10 @@ def _sum_by_effective_kernel(
 
 
 def _map_queries(function: Callable[..., Array], numbers: int, *arrays: Array) -> Array:
-    """Returns the function of the number of each row, and of that row of arrays, in chunks;
-    `numbers`: how many it holds for one row."""
+    """Returns `function(i, *rows)` for each i, stacked, where `rows` are row i of each array.
+
+    Rows are processed in chunks. `numbers`: how many numbers the function holds for one row.
+    """
     rows = jnp.arange(len(arrays[0]))
     size = max(1, min(len(rows), MAX_CHUNK_NUMBERS // max(1, numbers)))
     apply = jax.checkpoint(lambda row: function(*row), prevent_cse=False)

@@ -85,7 +85,7 @@ def local_likelihood(
 def _fit_likelihoods(
     polynomial: Polynomial, family: Family, q: Queries, k: Keys, v: Values
 ) -> LikelihoodFit:
-    """Returns `local_likelihood` of at least one query, of arrays of at least float32."""
+    """Returns the local polynomials at one or more queries, from arrays of at least float32."""
 
     def fit_chunk(windows: Windows) -> LikelihoodFit:
         deficient, extrapolates = windows.support()
@@ -124,7 +124,10 @@ def _map_problems(
 
 
 class _Problem(NamedTuple):
-    """The penalised local log-likelihood of one query and one column of labels."""
+    """The penalised local log-likelihood of one query and one column of labels.
+
+    `centre` are the coefficients β⁰ of the penalty, and `penalty` is λ. `pairs`: `Basis.pairs`.
+    """
 
     family: Family
     pairs: np.ndarray
@@ -164,7 +167,7 @@ class _Problem(NamedTuple):
         return cls(family, pairs, weights, products, labels, centre, penalty)
 
     def expand(self, beta: Float[Array, " terms"]) -> Expansion:
-        """Returns the log-likelihood at coefficients β, its gradient and negative Hessian."""
+        """Returns the penalised log-likelihood at β, its gradient and negative Hessian."""
         count, distance, eta = len(self.pairs), beta - self.centre, self._eta(beta)
         of_rows = (
             self.family.log_likelihood(self.labels, eta),
@@ -182,7 +185,7 @@ class _Problem(NamedTuple):
         )
 
     def gradient(self, beta: Float[Array, " terms"]) -> Float[Array, " terms"]:
-        """Returns the gradient alone."""
+        """Returns the gradient of the penalised log-likelihood at β."""
         score, _ = self.family.score_and_curvature(self.labels, self._eta(beta))
         terms = self.products[:, : len(self.pairs)]
         gradient = jnp.sum((self.weights * score)[:, None] * terms, axis=0)
@@ -198,9 +201,11 @@ class InfluenceSums(NamedTuple):
 
     - `variance`: $\sum_j \ell_j^2 \sigma_j^2$ of $\hat\eta$, shape (queries, dim_v).
     - `squares`: $\sum_j L_j^2$, shape (queries, dim_v), with $L_j = \ell_j \mu_j'$, the weight of
-      label j on the scale of the link; its inverse is the effective number of labels.
+      label j on the scale of the link, and $\mu' = \mathrm{d}\mu / \mathrm{d}\eta$. One over
+      `squares` is the effective number of labels.
     - `own`: $L_i$ of query i, shape (queries, dim_v): the leverage, if queries are the keys.
-    - `noise`: $\sum_j \ell_j \sigma_j z_{jd}$ of standard normal numbers z, shape (queries, draws).
+    - `noise`: $\sum_j \ell_j \sigma_j z_{jd}$ of standard normal numbers z, shape (queries, dim_v,
+      draws).
     """
 
     variance: Float[Array, "queries dim_v"]

@@ -27,10 +27,14 @@ def solve_normal_equations(
     ridge: Float[Array, " terms"],
     rounding: Float[Array, "*queries terms"],
 ) -> tuple[Float[Array, "*queries terms columns"], Array, Array]:
-    """$S^{-1} (b, e_1)$, the condition of S, and whether it is rank-deficient.
+    """Returns $S^{-1} (b, e_1)$, the condition of S, and whether S is rank-deficient.
 
-    A term whose rounding error exceeds √eps times its diagonal, which is what the ridge of a
-    deficient system adds, gets this error added to the diagonal, and S counts as deficient.
+    S is `gram` with `ridge` added to its diagonal, except for the constant term. b is `right`, and
+    the last column of the solution is $S^{-1} e_1$. The condition is that of `LocalFit`. Where S is
+    deficient, √eps of each diagonal entry but the first is added.
+
+    `rounding`: a bound on the error of each diagonal entry of `gram`. A term whose bound exceeds
+    √eps times its entry gets the bound added to it, and S counts as deficient.
     """
     terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
     eye, slopes = jnp.eye(terms, dtype=gram.dtype), jnp.arange(terms) > 0
@@ -65,7 +69,7 @@ def solve_normal_equations(
 
 
 class Polynomial(NamedTuple):
-    """Local polynomials without their data."""
+    """The settings of local polynomials; `weights` are the kernel, the prior and the rule."""
 
     weights: KernelPriorRule
     order: int = 0
@@ -74,7 +78,10 @@ class Polynomial(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """The columns of a polynomial, their scale, its terms, and the products of two terms."""
+    """The columns of a polynomial, their scale, its terms, and the products of two terms.
+
+    Terms and products are exponents, as `exponents` gives them.
+    """
 
     columns: tuple[int, ...]
     scale: Float[Array, " dim"]  # a power of two near half the range: no moment overflows
@@ -99,11 +106,12 @@ class Basis(NamedTuple):
 
     @property
     def has_circles(self) -> bool:
-        """Whether a column goes round a circle."""
+        """Whether any column is periodic, so that inputs are compared on a circle."""
         return any(period is not None for period in self.periods)
 
     def displacement(self, k: Array, q: Array) -> Array:
-        """The way from q to k in units of the scale, of points of these columns."""
+        """Returns k − q in units of the scale, of points that have these columns alone; the
+        shortest way round in a periodic column."""
         u = with_rank_of(k, q) - with_rank_of(q, k)
         if self.has_circles:
             ways = zip(jnp.moveaxis(u, -1, 0), self.periods, strict=True)
@@ -113,19 +121,22 @@ class Basis(NamedTuple):
         return u / with_rank_of(self.scale, u)
 
     def units(self) -> Float[Array, " terms"]:
-        """The scale of each term."""
+        """Returns the scale of each term: the product of powers of the columns' scales."""
         powers = jnp.asarray(np.array(self.terms, dtype=int), self.scale.dtype)
         limits = jnp.finfo(self.scale.dtype)
         return jnp.clip(jnp.prod(self.scale[None, :] ** powers, axis=-1), limits.tiny, limits.max)
 
     def pairs(self) -> np.ndarray:
-        """The index among the products of each pair of terms."""
+        """Returns the index in `products` of the product of terms a and b, shape (terms, terms)."""
         where = {power: i for i, power in enumerate(self.products)}
         rows = [[tuple(map(operator.add, a, b)) for b in self.terms] for a in self.terms]
         return np.array([[where[power] for power in row] for row in rows])
 
     def shift(self, delta: Float[Array, "*rows dim"]) -> Float[Array, "*rows terms terms"]:
-        r"""The matrix of $(u + \delta)^a = \sum_b \binom{a}{b} \delta^{a - b} u^b$."""
+        r"""Returns the matrix that maps the terms of u to those of u + δ, δ = `delta`.
+
+        $(u + \delta)^a = \sum_b \binom{a}{b} \delta^{a - b} u^b$; row a, column b.
+        """
         where = {power: i for i, power in enumerate(self.terms)}
         factors = np.zeros((len(where), len(where)))
         places = np.zeros(factors.shape, int)
@@ -152,7 +163,10 @@ def exponents(dim: int, degree: int) -> list[tuple[int, ...]]:
 
 
 def monomials(u: Float[Array, "*rows dim"], powers: list[tuple[int, ...]]) -> Array:
-    """$u^a$ for each of the powers, all those up to a degree, along a new last axis."""
+    """Returns $u^a$ for each exponent a in `powers`, along the last axis.
+
+    `powers` must be all exponents up to a degree, as `exponents` gives them.
+    """
     dim, degree = u.shape[-1], sum(powers[-1])
     level = jnp.ones((*u.shape[:-1], 1), u.dtype)
     found = [level]

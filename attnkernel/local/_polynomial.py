@@ -70,9 +70,11 @@ class ExtrapolationWarning(UserWarning):
 
 
 def warn_of_extrapolation(description: str, support: Any, dtype: jnp.dtype) -> None:
-    """Gives one warning that counts the queries of both kinds; none inside `jit`.
+    """Warns once, with the numbers of queries that are rank-deficient or extrapolate; not inside
+    `jit`.
 
-    `description`: of the smoother; `dtype`: of its sums.
+    `support`: has the flags `deficient` and `extrapolates` of each query. `description`: of the
+    smoother; `dtype`: of its sums.
     """
     flags = support.deficient, support.extrapolates
     if not is_concrete(*flags):
@@ -131,9 +133,9 @@ def local_polynomial(
 def fit_at_queries(
     function: Callable[..., Any], settings: tuple, q: Array, k: Array, v: Array, *more: Array
 ) -> Any:
-    """Returns `function(*settings, q, k, v, *more)` in one program, also of no queries.
+    """Returns `function(*settings, q, k, v, *more)`, computed in one program, also of no queries.
 
-    The queries are the axis of the results after those of a batch.
+    In each array of the results the batch axes come first, then the axis of the queries.
     """
     if q.shape[-2]:
         return jit_if_pure(function, settings, q, k, v, *more)

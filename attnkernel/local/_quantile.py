@@ -33,9 +33,10 @@ MAX_STEPS = 60  # 10 to 25 in most windows
 
 
 class _InteriorPoint(NamedTuple):
-    """A point inside the bounds: a and 1 − a, their multipliers, β; the gap, and whether to stop.
+    """A point of the search: a inside its bounds, their multipliers, β, the duality gap, the number
+    of steps so far, and whether to stop.
 
-    Both bounds are one: rows of `slack` and `multiplier` are of a ≥ 0, and of 1 − a ≥ 0.
+    `slack` stacks a and 1 − a, and `multiplier` the multipliers of a ≥ 0 and of 1 − a ≥ 0.
     """
 
     slack: Float[Array, "bounds rows"]
@@ -47,10 +48,11 @@ class _InteriorPoint(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """Coefficients of the least check loss, rows whose residual is 0 there, and the duality gap.
+    """Coefficients of the least check loss, the rows of a vertex, and the duality gap.
 
-    `is_vertex`: whether the polynomial through these rows, as many as terms, is the minimum. The
-    gap is relative to the mean absolute deviation of the labels.
+    `rows`: those of the smallest absolute residuals, as many as terms. `is_vertex`: whether the
+    polynomial through these rows is the minimum. The gap is relative to the weighted mean absolute
+    deviation of the labels.
     """
 
     beta: Float[Array, " terms"]
@@ -137,7 +139,8 @@ def _step(
     gram = jnp.sum((inverse[:, None] * scaled)[:, :, None] * scaled[:, None, :], axis=0)
 
     def solve(force: Float[Array, " rows"]) -> tuple[Array, Array]:
-        """Returns the steps of β, and of a and 1 − a: that of a keeps its constraint."""
+        """Returns minus the step of β, and the steps of a and 1 − a, stacked; that of a keeps its
+        equality constraint."""
         right = jnp.sum((inverse * force)[:, None] * scaled, axis=0)
         of_beta = solve_positive_definite(gram, right)
         da = inverse * (jnp.sum(scaled * of_beta[None, :], axis=1) - force)
@@ -210,7 +213,7 @@ def local_quantile(
 def _fit_quantiles(
     polynomial: Polynomial, level: Float[Array, ""], q: Queries, k: Keys, v: Values
 ) -> QuantileFit:
-    """Returns `local_quantile` of at least one query, of arrays of at least float32."""
+    """Returns the local polynomials at one or more queries, from arrays of at least float32."""
 
     def fit_one(terms: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
         constants = jax.lax.stop_gradient((terms, labels, weights, level))

@@ -26,8 +26,9 @@ from ._polynomial import MAX_INVERSE_GRAM
 class Windows(NamedTuple):
     """The weights of the keys at each query of a chunk, and the monomials of the keys.
 
-    `weights` sum to 1, or are 0 where a query sees no key. `products` are the monomials
-    $((k - q) / \\mathrm{scale})^a$, |a| ≤ 2p, with k = q where the weight is 0.
+    `rows` are the positions of the queries. `weights` sum to 1, or are 0 where a query sees no key.
+    `products` are the monomials $((k - q) / \\mathrm{scale})^a$, |a| ≤ 2p, with k = q where the
+    weight is 0.
     """
 
     rows: Int[Array, " queries"]
@@ -46,7 +47,8 @@ class Windows(NamedTuple):
         return ~jnp.any(self.weights > 0, axis=1)
 
     def coefficients(self, beta: Float[Array, "queries dim_v terms"]) -> Array:
-        """Returns coefficients in units of k, terms before labels; 0 where a query sees no key."""
+        """Returns coefficients in units of k, shape (queries, terms, dim_v), from `beta` in units
+        of the scale; 0 where a query sees no key."""
         beta = jnp.where(self.empty[:, None, None], 0.0, beta) / self.basis.units()[None, None, :]
         return beta.swapaxes(1, 2)
 
@@ -78,7 +80,9 @@ def map_windows(
     width: int,
     policy: Callable[..., bool] | None = None,
 ) -> Any:
-    """Returns the function of the windows of all queries, whose results have one row per query.
+    """Returns `function(windows)` of all queries, computed a chunk of queries at a time.
+
+    In the results of the function each array has one row per query.
 
     `width`: how many arrays of the shape of the products the function holds at a time. Derivatives
     evaluate it again in place of storing what it holds, except what the `policy` of
@@ -115,7 +119,7 @@ class Expansion(NamedTuple):
 
 
 class Maximum(NamedTuple):
-    """Where a concave function is largest, and the inverse of its negative Hessian there."""
+    """The maximiser of a concave function, and the inverse of its negative Hessian there."""
 
     point: Float[Array, " terms"]
     inverse: Float[Array, "terms terms"]
@@ -142,7 +146,8 @@ def maximise(
 ) -> Maximum:
     """Returns the maximum, in one `while_loop`, with no derivative in reverse mode.
 
-    It is that to rounding, or after 100 steps. A step that gains too little is halved.
+    The search stops when the promised gain is below rounding, or after 100 steps. A step that gains
+    too little is halved.
     """
     eps = float(jnp.finfo(start.dtype).eps)
     zero, none = jnp.zeros((), start.dtype), jnp.zeros_like(start)

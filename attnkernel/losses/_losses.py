@@ -101,7 +101,7 @@ def errors_of(prediction: Any, y: Any) -> Float[Array, "..."]:
 
 
 def sum_over_labels(losses: Float[Array, "..."]) -> Float[Array, " n"]:
-    """Returns the sum over the labels of each row, of shape (n,) or (n, out)."""
+    """Returns the sum of the losses of each row, shape (n,). `losses`: shape (n,) or (n, out)."""
     return losses if losses.ndim == 1 else jnp.sum(losses, axis=1)
 
 

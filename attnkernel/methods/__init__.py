@@ -1,4 +1,4 @@
-"""Methods: how the sum is evaluated. None knows a model, none changes the result."""
+"""Methods: how the sum is evaluated. No method depends on a model or changes the result."""
 
 from ._base import (
     MAX_DENSE_PAIRS,

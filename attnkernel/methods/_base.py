@@ -1,6 +1,7 @@
 """A method is a way to evaluate the sum. All methods give the same function.
 
-Some give means about each query with bounds on their errors; small ones count as certified.
+Some methods also give moments about each query, with bounds on their errors. Moments with
+small bounds count as certified.
 """
 
 import abc
@@ -38,7 +39,7 @@ class WeightedPowerMeans(NamedTuple):
 
     - `log_mass`: $\log \sum_j w_{ij}$, shape (queries,).
     - `means`: shape (queries, degree + 1, 1 + dim_v): $E_{ia}$, then $E^v_{ia}$ of each column.
-    - `error`: shape (queries, degree + 1), constant. The error of $E^v_{ia}$ is at most
+    - `error`: shape (queries, degree + 1), without derivatives. The error of $E^v_{ia}$ is at most
       `error[i, a]` + `error[i, 0]` $|E^v_{ia}|$, that of $E_{ia}$ likewise; infinite where there is
       no bound.
     - `tol`: the relative error that counts as certified.
@@ -64,11 +65,13 @@ class WeightedPowerMeans(NamedTuple):
 
 
 class Standardised(NamedTuple):
-    r"""Values v = c + h z of the keys that a mask allows; c, h and g are constants.
+    r"""Standardised values z = (v − c) / h of the keys that a mask allows.
 
     - `z`: shape (keys, dim_v), 0 for a hidden key.
-    - `centre`, `unit`: c and h of each column. `typical`: the geometric mean g of those |z| that
-      are not 0; 0 for a column whose values are all equal to c.
+    - `centre`, `unit`: the mean c and the standard deviation h of each column; h is 1 if that is 0.
+    - `typical`: the geometric mean g of the nonzero |z| of each column; 0 for a constant column.
+
+    c, h and g have no derivatives.
     """
 
     z: Float[Array, "keys dim_v"]
@@ -98,8 +101,10 @@ class Standardised(NamedTuple):
         return cls(z, centre, unit, typical)
 
     def accepted_error(self, z: Float[Array, "queries dim_v"]) -> Float[Array, "queries dim_v"]:
-        r"""Returns the error, in units of h, of predictions c + h z that counts as 1:
-        $\max(\min(|z|, |z + c / h|),\, g / 1000)$; infinite for a constant column, which is c.
+        r"""Returns the magnitude to which the error of a prediction c + h z is relative.
+
+        In units of h it is $\max(\min(|z|, |z + c / h|),\, g / 1000)$; infinite for a constant
+        column, which is c. An error is accepted up to a tolerance times this magnitude.
         """
         zero, typical = -(self.centre / self.unit)[None, :], self.typical[None, :]
         error = jnp.maximum(jnp.minimum(jnp.abs(z), jnp.abs(z - zero)), 1e-3 * typical)
@@ -113,7 +118,7 @@ Parts = tuple[Kernel, Prior | None, Rule]
 
 
 class Task(NamedTuple):
-    """What is to be summed: the parts of a score, and the sizes and dtype of the arrays.
+    """A sum to evaluate: the kernel, prior and rule, and the sizes and dtype of the arrays.
 
     ```python
     task = ak.methods.Task(ak.Gaussian(0.3), None, ak.Softmax(), 5, 5, 1, 1, jnp.dtype("float32"))
@@ -136,8 +141,8 @@ class Task(NamedTuple):
 class Method(eqx.Module):
     """Evaluates, for every query, $\\sum_i w_i v_i$ and $\\sum_i w_i$ over all keys.
 
-    To add one, write `softmax_state`, and `unsupported_reason` of what it does not take; the other
-    methods have defaults.
+    To add a method, write `softmax_state`, and `unsupported_reason` if it rejects some tasks. The
+    rest has defaults.
 
     ```python
     class Halves(ak.methods.Method):
@@ -171,18 +176,23 @@ class Method(eqx.Module):
         return None
 
     def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
-        """The same prior with what the whole batch shares computed once. Default: as it is."""
+        """An equivalent prior that holds results shared by the whole batch, computed once.
+
+        Default: the prior itself.
+        """
         return prior
 
     @property
     def has_moments(self) -> bool:
-        """Whether it sums `moments` itself; local polynomials else attend to augmented values."""
+        """Whether it implements `moments`. If not, local polynomials attend to augmented values."""
         return type(self).moments is not Method.moments
 
     def moments(
         self, q: Queries, k: Keys, v: Values, parts: Parts, degree: int, scale: Float[Array, ""]
     ) -> WeightedPowerMeans:
-        """The moments about each query up to a degree, with bounds on their errors; optional.
+        """Returns the moments about each query up to `degree`, with bounds on their errors.
+
+        Optional: raises `NotImplementedError` by default.
 
         **Arguments:** `v`: of root mean square near 1, 0 for a key that the prior hides. `parts`:
         kernel, prior and rule. `scale`: s in `WeightedPowerMeans`, constant. Only for tasks of this
@@ -194,8 +204,11 @@ class Method(eqx.Module):
     def softmax_state(
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
-        """The state of all keys that the prior shows and of the sink of the rule, for every query,
-        in the dtype of the inputs; there is a query and a key."""
+        """Returns the state of each query over all keys that the prior allows, the rule's sink
+        included, in the dtype of the inputs.
+
+        There is at least one query and one key.
+        """
 
 
 def batch_size_within_memory(task: Task) -> int | None:
@@ -214,8 +227,8 @@ def batch_size_within_memory(task: Task) -> int | None:
 def mask_unsupported_reason(prior: Prior | None, masks: str, *factors: str) -> str | None:
     """Returns why a method that supports only masks of keys rejects this prior, or None.
 
-    `masks`: what it takes, in words; `factors`: of a `KeyMask`, those which it also supports, such
-    as "is_causal".
+    `masks`: the masks that it takes, in words. `factors`: the factors of a `KeyMask` that it
+    supports besides `allowed`, such as "is_causal".
     """
     got = key_mask_of(prior).reason_beyond(*factors)
     return (
@@ -254,5 +267,5 @@ def materialise_before_shift(scores: Float[Array, "..."]) -> Float[Array, "..."]
 
 @materialise_before_shift.defjvp
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """Returns `materialise_before_shift` and its tangent, which is that of the identity."""
+    """Returns the materialised scores, and the tangent of the scores unchanged."""
     return materialise_before_shift(*primals), tangents[0]

@@ -18,14 +18,17 @@ from ._base import Parts, apply_prior
 
 
 class Block(NamedTuple):
-    """Consecutive queries or keys, from row `low` to row `high`, and the box that holds them."""
+    """Consecutive queries or keys, rows `low` to `high`, both included, and their bounding box.
+
+    Points after row `high` are padding. `least`, `greatest`: the ends of the box.
+    """
 
     low: Int[Array, ""]
     high: Int[Array, ""]
     points: Float[Array, "dim rows"]  # transposed: a loop over rows reads them in order
     least: Float[Array, " dim"]
     greatest: Float[Array, " dim"]
-    values: Float[Array, "width rows"]  # of keys; of queries, their thresholds
+    values: Float[Array, "width rows"]  # those of keys; for queries, thresholds
 
 
 def pad_rows(array: Array, size: int) -> Array:
@@ -36,9 +39,9 @@ def pad_rows(array: Array, size: int) -> Array:
 
 
 def even_block_size(count: int, limit: int) -> int:
-    """Returns the size of the fewest equal blocks of at most `limit` rows; the limit, if symbolic.
+    """Returns the size of the fewest equal blocks of at most `limit` rows.
 
-    `count`: the number of all rows.
+    `count`: the number of all rows; if it is symbolic, the size is `limit`.
     """
     return limit if is_symbolic(count) else math.ceil(count / math.ceil(count / limit))
 
@@ -152,7 +155,8 @@ def block_log_weights(
 def negligible_gap(keys: int, dtype: Any) -> float:
     """Returns how far below the shift log-weights must lie for `keys` keys to be below rounding.
 
-    The margin is e¹². A symbolic number of keys counts as 2³², the most that positions can tell.
+    The margin is e¹². A symbolic number of keys counts as 2³², the most that positions
+    of 32 bits can number.
     """
     count = 2**32 if is_symbolic(keys) else keys
     return -math.log(float(jnp.finfo(dtype).eps)) + math.log(count) + 12.0
@@ -169,7 +173,8 @@ def is_block_needed(bound: Array, shift: Array, negligible: float) -> Bool[Array
 class TabulatedPrior(Prior):
     """A prior, and a table of its blocks: its bound on a block without an allowed pair is -inf.
 
-    Only block sums of `Blockwise` see it.
+    `any_allowed`: whether each block allows a pair. `sizes`: the number of queries and of keys of a
+    block. Only block sums of `Blockwise` use it.
     """
 
     needs_block_table: ClassVar[bool] = True
@@ -185,6 +190,10 @@ class TabulatedPrior(Prior):
         return self.prior.add_to_scores(scores, i, j)
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
+        """The bound of the prior; -inf if the table says that the block allows no pair.
+
+        `block`: must lie within one block of the table.
+        """
         row, column = block.i_low // self.sizes[0], block.j_low // self.sizes[1]
         bound = self.prior.score_upper_bound(block)
         return jnp.where(self.any_allowed[row, column], bound, -jnp.inf)

@@ -52,13 +52,12 @@ class Blockwise(Method):
     Takes any kernel, prior and rule; for `Entmax` it first finds the threshold of each query, in
     about eight more passes. Value, gradient, JVP and Hessian recompute the blocks. A block is
     skipped where the two `score_upper_bound`, of the kernel and of the prior, prove that its
-    weights vanish: masked by the prior, out of reach of a compact kernel, or too small to be seen
-    beside the sum (by 1/ε of the precision, with room). Sorted or clustered keys make
-    such blocks many.
+    weights vanish: masked by the prior, out of reach of a compact kernel, or below rounding beside
+    the sum (by 1/ε of the precision, with room). Sorted or clustered keys give many such blocks.
 
-    Up to 4096 keys are summed at once where it is known before the call which keys a query sees:
-    without a prior, and of those that define `Prior.key_range`, such as `Causal` and `Window`. Not
-    for a kernel that is cheap (`Kernel.is_cheap`) in up to 12 dimensions.
+    Up to 4096 keys are summed at once if the keys that a query sees are known before the call:
+    without a prior, or with one that defines `Prior.key_range`, such as `Causal` and `Window`. A
+    cheap kernel (`Kernel.is_cheap`) in up to 12 dimensions is always streamed.
 
     A mask that gives no bound on a block, such as `MaskArray`, `MaskFunction` or `~Causal()`, is
     read once in a call, for all heads, for a table of the blocks in which it allows a pair.
@@ -95,7 +94,8 @@ class Blockwise(Method):
         self.precision = as_precision("precision", precision)
 
     def batch_size(self, task: Task) -> int | None:
-        """As many as have at most `STEP_PAIRS` pairs in a block each; at least one."""
+        """Returns how many members have at most `STEP_PAIRS` pairs together, a block of each; at
+        least 1. Returns None if there is no pair."""
         if is_at_most(task.queries * task.keys, 0):
             return None
         loops = self._loops(task)
@@ -131,7 +131,7 @@ class Blockwise(Method):
     def row_maximum(
         self, q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> Float[Array, " queries"]:
-        """The highest log-weight of each query. No rule of sparse weights."""
+        """The highest log-weight before normalisation of each query. `rule`: not an `Entmax`."""
         task = Task(kernel, prior, rule, len(q), len(k), q.shape[1], 0, q.dtype)
         sizes = self._block_sizes(task)[0]
         parts = kernel, tabulate_blocks(prior, len(q), len(k), sizes), rule
@@ -144,10 +144,11 @@ class Blockwise(Method):
         return tabulate_blocks(prior, task.queries, task.keys, unmaterialised_sizes or sizes)
 
     def _block_sizes(self, task: Task) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Returns (queries, keys) of a block with stored weights; of one without, or None.
+        """Returns two block sizes (queries, keys): with stored weights, and without.
 
-        Those not given are of the fewest equal blocks of at most `MAX_BLOCK_ROWS` rows, or of half
-        as many with a table of blocks: the smaller they are, the more are skipped.
+        The second is None if sums that store no weight are unsupported or slower. Sizes that are
+        not given are those of the fewest equal blocks of at most `MAX_BLOCK_ROWS` rows. With a
+        table of blocks the limit is half as many rows: more of the smaller blocks are skipped.
         """
         has_table = task.prior is not None and task.prior.needs_block_table
         limit = MAX_BLOCK_ROWS // 2 if has_table else MAX_BLOCK_ROWS
@@ -158,7 +159,10 @@ class Blockwise(Method):
         return sizes, (unmaterialised.rounded_up(queries), unmaterialised.rounded_up(keys))
 
     def _even_sizes(self, task: Task, queries: int, keys: int) -> tuple[int, int]:
-        """Returns the given sizes of a block, or those of the fewest equal ones within limits."""
+        """Returns the given sizes of a block, or those of the fewest equal blocks.
+
+        `queries`, `keys`: the most queries and keys that a block may have.
+        """
         block_q = self.block_q or even_block_size(task.queries, queries)
         return block_q, self.block_k or even_block_size(task.keys, keys)
 
@@ -235,7 +239,7 @@ def _sums(
 def _(
     primals: tuple, tangents: tuple
 ) -> tuple[tuple[Array, Array], tuple[Array | None, Array | None]]:
-    """Returns `_sums` and its tangents; that of m is None, since m is held constant."""
+    """Returns m and the sums, and their tangents; that of m is None: m is held constant."""
     out = _sums(*primals)
     sums = functools.partial(sums_at_shift, shift=out[0])
     # derivatives store the weights of a block

@@ -41,7 +41,10 @@ RAISE, ADD, ADD_RAISED, DONE = range(4)  # stages of the addition of a block
 
 
 def is_faster(task: Task) -> bool:
-    """Whether the sums are faster if no weight is stored, longer compilation included."""
+    """Whether storing no weight is supported and faster, longer compilation included.
+
+    It supports one column of values, no `Entmax`, no symbolic sizes, and CPUs alone.
+    """
     if task.rule.entmax_exponent is not None or task.dim_v != 1:
         return False
     if is_symbolic(task.queries, task.keys) or jax.default_backend() != "cpu":

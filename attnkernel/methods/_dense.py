@@ -66,7 +66,9 @@ class Dense(Method):
 def dense_weights(
     q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule
 ) -> Float[Array, "queries keys"]:
-    """The weights themselves, of sum 1, or less with a sink; 0 where a query sees no key.
+    """Returns the normalised weights of all pairs.
+
+    A row sums to 1, to less with a sink, and to 0 if the query sees no key.
 
     ```python
     >>> x = jnp.array([[0.0], [1.0]])

@@ -36,7 +36,11 @@ Arrays = tuple[Array, ...]  # each with a row for every query
 
 
 class _ReorderedMask(Mask):
-    """A mask of keys, for queries and keys in another order; queries from `number` on see none."""
+    """A mask of keys, for queries and keys in another order; queries from `number` on see none.
+
+    `allowed`: whether each reordered key is visible. `rows`, `columns`: the original rows of the
+    reordered queries and keys.
+    """
 
     allowed: Bool[Array, " keys"]
     excludes_self: bool = eqx.field(static=True)
@@ -77,15 +81,16 @@ def map_selected_queries(
     v: Values,
     parts: Parts,
 ) -> Arrays:
-    """Returns `function(*of_queries, k, v, parts)` of the queries where `wanted` is true.
+    """Applies `function(*of_queries, k, v, parts)` to the queries where `wanted` is true.
 
-    The function gets `CHUNK_QUERIES` queries at a time, and returns arrays with a row for each, of
-    `shapes`; the rows of other queries are zeros. Queries and keys are sorted by their first
-    coordinate, so that most blocks can be skipped.
+    Returns its arrays with a row for every query; the rows of other queries are zeros. The function
+    gets `CHUNK_QUERIES` queries at a time, and all keys. Both are sorted by their first
+    coordinate, so that most blocks can be skipped; the prior is reordered likewise.
 
-    **Arguments:** `of_queries`: arrays with a row for each query, the queries first. `parts`: the
-    kernel, the prior, and the rule. The `KeyMask` of the prior has no factors but `allowed` and
-    `excludes_self`.
+    **Arguments:** `function`: returns arrays with a row for each query that it gets. `shapes`: the
+    shape of a row of each array. `of_queries`: arrays with a row for each query, the queries first.
+    `parts`: the kernel, the prior, and the rule. The `KeyMask` of the prior has no factors but
+    `allowed` and `excludes_self`.
     """
     (kernel, prior, rule), q = parts, of_queries[0]
     mask = key_mask_of(prior)
@@ -127,7 +132,7 @@ def _map_while_remaining(
     left: Int[Array, ""],
     parts: Int[Array, "parts ..."],
 ) -> Arrays:
-    """Returns `body(left, part)` of each part while `left` is positive, stacked.
+    """Applies `body(left, part)` to each part while `left` is positive, and stacks the results.
 
     Later parts give `none(part.shape)`, zeros. `left`: how many of the leading elements of `parts`
     to process; it falls by the size of each part. `parts`: indices, split along the first axis.
@@ -157,8 +162,8 @@ def exact_moments(
 ) -> tuple[Float[Array, " queries"], Float[Array, "queries degrees width"]]:
     r"""Returns the log-mass of each query, and the weighted means of $u^a$ and of $u^a v$.
 
-    `degree`: the highest a. The last axis holds the mean for the value 1, then those for v. A query
-    that sees no key has log-mass −∞ and means 0.
+    Here u = (k − q) / `scale`. `degree`: the highest a. The last axis holds the mean for the value
+    1, then those for v. A query that sees no key has log-mass −∞ and means 0.
     """
     log_mass = Blockwise(BLOCK_QUERIES).softmax_state(q, k, v[:, :0], *parts).log_mass
     # the results do not depend on the shift: derivatives are those of the sums alone
@@ -192,7 +197,8 @@ def exact_polynomial_sums(
 ) -> Float[Array, "queries dim_v"]:
     r"""Returns $\sum_j (e^{s_{ij} - L_i} \sum_a c_{ia} u_{ij}^a)^p\, v_j$ of each query.
 
-    `coefficients`: c; `log_mass`: L; `power`: p.
+    Here s is the log-weight, and u = (k − q) / `scale`. `coefficients`: c; `log_mass`: L;
+    `power`: p.
     """
 
     def of_block(weights: Array, u: Array, values: Array, c: Array) -> Array:
@@ -214,12 +220,13 @@ def _sum_blocks(
     numbers: Float[Array, "queries numbers"],
     scale: Float[Array, ""],
 ) -> Float[Array, "queries ..."]:
-    """Returns the sum over blocks of keys of `of_block(weights, u, values, numbers)`, of which
-    weights e^(s − shift) and u = (k − q) / `scale` have the shape (queries, keys) of a block.
+    """Returns, for each query, the sum of `of_block(weights, u, values, numbers)` over blocks of
+    keys.
 
-    Blocks whose weights are negligible beside e^shift are skipped: `shift` is near the log-mass of
-    each query. `shape`: of the sum of one query. `numbers`: further ones of each query, for
-    `of_block`.
+    `of_block` gets the weights e^(s − shift) and u = (k − q) / `scale` of all pairs of a block,
+    shape (queries, keys). Blocks whose weights are negligible beside e^shift are skipped: `shift`
+    is near the log-mass of each query. `shape`: the shape of the sum of one query. `numbers`:
+    further numbers of each query, for `of_block`.
     """
     rows = split_blocks(q, q[:, :0], BLOCK_QUERIES)
     columns = split_blocks(k, values, even_block_size(len(k), MAX_BLOCK_ROWS))

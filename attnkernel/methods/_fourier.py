@@ -89,15 +89,16 @@ class Fourier(Method):
 
     $$ \delta \le \mathrm{tol} \max\big(\min(|\hat f|, |\hat f - \bar v|),\, g / 1000\big) $$
 
-    with $\bar v$ the mean of the values and g the geometric mean of $|v - \bar v|$: relative to the
-    prediction, wherever that may have its zero; a thousandth of a typical value next to a zero.
+    with $\bar v$ the mean of the values and g the geometric mean of $|v - \bar v|$. The error is
+    relative to the prediction and to its distance from $\bar v$. Next to a zero of either it is
+    relative to a thousandth of a typical distance.
     Every other query is recomputed by `Blockwise`; `recomputed` says how many. One transform of the
     keys serves all lengthscales of a `vmap`, and all columns of v. Derivatives of every order are
     those of the sums.
 
     In one dimension it also gives the moments of local polynomials, each by a filter of its own,
-    for a rule without a sink. What is solved from them is certified by a bound on the error of the
-    solution: fits as above, slopes times the root mean square of their monomial likewise, and the
+    for a rule without a sink. The solutions from these moments are certified by a bound on their
+    error: fits as above, slopes times the root mean square of their monomial likewise, and the
     entries of $S^{-1}$, of which the leverage is one, to $\mathrm{tol} \sqrt{(S^{-1})_{aa}
     (S^{-1})_{bb}}$. Where the data barely determine a polynomial, it is recomputed.
 
@@ -216,9 +217,9 @@ class Fourier(Method):
     def _certified_state(
         self, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> tuple[SoftmaxState, Bool[Array, " queries"]]:
-        """Returns the softmax state of each query, and whether its error is within `tol`.
+        """Returns the softmax state of each query without the sink, and whether it is certified.
 
-        Queries that are not certified get mass 1 and total 0.
+        A certified error is within `tol`. Queries that are not certified get mass 1 and total 0.
         """
         values = Standardised.of(v, key_mask_of(prior))
         sums, error = self._bounded_sums(q, k, values.z, (kernel, prior, rule))
@@ -239,7 +240,9 @@ class Fourier(Method):
         self, q: Array, k: Array, v: Float[Array, "keys dim_v"], parts: Parts, degree: int = 0
     ) -> tuple[Float[Array, "degrees queries width"], Float[Array, "degrees queries"]]:
         """Returns the weighted sums of u^a (1, v) for a up to `degree`, u = (k - q) / ℓ, and a
-        bound on the error of all columns, without derivatives. `v`: 0 for a hidden key.
+        bound on the error of all columns, without derivatives.
+
+        ℓ² is the covariance of the kernel times the temperature. `v`: 0 for a hidden key.
         """
         kernel, prior, rule = parts
         assert isinstance(kernel, Gaussian)  # as unsupported_reason says
@@ -264,7 +267,7 @@ class Fourier(Method):
 def _count_uncertified(
     method: Fourier, q: Array, k: Array, v: Array, kernel: Kernel, prior: Prior | None, rule: Rule
 ) -> Int[Array, ""]:
-    """Returns `recomputed` of checked arguments."""
+    """Returns the number of queries whose Fourier sums are not certified, for checked arguments."""
 
     def count(*parts: Any) -> tuple[Array]:
         return (jnp.sum(~method._certified_state(*parts)[1]),)
@@ -298,9 +301,9 @@ def convolve(
 
     Aliasing turns c_m into c_m (1 + a(m)) with a small and smooth a, and rounding shifts points:
     both are errors of K near the diagonal, which grow with the mass there and not with n. By
-    measurement they are less than `near` times $K^{1/4}$, a Gaussian of 2 ℓ, of which all keys
-    together make at most $2^d$ times the highest mass; those of u^a K, by `ERROR_OF_DEGREE` times
-    as much. What they leave elsewhere is rounding.
+    measurement they are less than `near` times $K^{1/4}$, a Gaussian of lengthscale 2 ℓ, whose sum
+    over all keys is at most $2^d$ times the highest mass. The errors of u^a K are less than
+    `ERROR_OF_DEGREE` times as large. Elsewhere the errors are rounding.
     """
     dim, width = k.shape[1], columns.shape[1]
     cut_at, accuracy = max(1e-9 * tol, 1e-15), max(1e-8 * tol, 1e-14)  # of tails; of transforms

@@ -1,14 +1,14 @@
 r"""Sums in half precision by the kernels of accelerators, which keep no weight in memory.
 
-They are softmaxes of products, by cuDNN on GPUs and by splash attention on TPUs.
+They compute softmaxes of inner products, by cuDNN on GPUs and by splash attention on TPUs.
 
-A Gaussian is one: with points u in lengthscales from a common centre,
+A Gaussian kernel gives such a softmax: with points u in lengthscales from a common centre,
 
 $$ -\tfrac12 \|u_q - u_k\|^2 = -\tfrac12 \|u_q\|^2 + (u_q, 1) \cdot (u_k, -\tfrac12 \|u_k\|^2) $$
 
-The first term depends on the query alone, and is added to the log-mass. The bias of a key, its last
-term or for cuDNN the log of 0 of a hidden key, is held as a sum of three half-precision numbers,
-which keeps its digits. Dot products of which no key is hidden have no bias, and heads of 128.
+The first term depends on the query alone, and is added to the log-mass. The last term is the bias
+of a key. For cuDNN a hidden key has a very low bias in place of log 0. A bias is held as a sum of
+three half-precision numbers, which keeps its digits. Dot products without hidden keys need no bias.
 Splash attention hides keys by the numbers of segments.
 """
 
@@ -39,7 +39,7 @@ Sums = tuple[Float[Array, " queries"], Float[Array, "queries width"]]
 
 
 class Fused(Method):
-    r"""One kernel of the accelerator for the whole sum: O(n + m) memory, and no pass over it twice.
+    r"""Evaluates the whole sum by one kernel of the accelerator, in one pass and O(n + m) memory.
 
     In half precision, on NVIDIA's GPUs by cuDNN, and on TPUs by JAX's splash attention. Takes the
     kernels `Gaussian` and `DotProduct`, the rule `Softmax`, and the priors `HeldOut`, `Causal()`
@@ -59,14 +59,14 @@ class Fused(Method):
     `Auto` never takes this method: its parts are checked step by step and lowered for each
     platform, but it was not timed on any.
 
-    Derivatives: on TPUs all, by `Blockwise`'s recomputation; of cuDNN its own, that is gradients
-    alone, and of these the first. Without columns of biases, JAX takes gradients of cuDNN for even
+    Derivatives: on TPUs all, by `Blockwise`'s recomputation; on GPUs those of cuDNN, which are
+    gradients of first order alone. Without columns of biases, JAX takes gradients of cuDNN for even
     numbers of queries and of keys alone.
 
     **Arguments:**
 
-    - `dtype`: of the products: bfloat16, or on GPUs float16. Default None: that of q, k and v,
-      which are rounded only where it is named here.
+    - `dtype`: of the products: bfloat16, or on GPUs float16. Default None: that of q, k and v.
+      Inputs of higher precision are rounded only if a dtype is named here, and refused otherwise.
     - `platform`: "cuda" or "tpu". Default None: that of JAX's default device. To name one lowers
       for it on any machine, by `jax.export`.
     - `interpret`: whether splash attention is interpreted, on any device, to test it. Default: no.
@@ -160,7 +160,7 @@ class Fused(Method):
 
 
 def _is_capped(kernel: Kernel) -> bool:
-    """Whether it is a dot product with a cap that is a constant of the program."""
+    """Whether the kernel is a soft-capped `DotProduct` whose cap is a constant of the program."""
     if not isinstance(kernel, SoftCapped) or type(kernel.kernel) is not DotProduct:
         return False
     return isinstance(kernel.cap_parameter, Constant)
@@ -173,7 +173,7 @@ def _resolved_platform(named: str | None) -> str:
 
 
 class _Features(NamedTuple):
-    """Points whose products are the scores, less the term of each query."""
+    """Queries and keys whose inner products are the scores less `query_term`, and the values."""
 
     q: Float[Array, "queries head"]
     k: Float[Array, "keys head"]
@@ -195,7 +195,7 @@ def _padded_features(
     """Returns queries and keys whose inner products are the scores, and the values, in `dtype`.
 
     A term of the score that depends on the query alone is returned separately. `parts`: the
-    kernel, prior and rule. Where keys have biases, those of padding are hidden by them.
+    kernel, prior and rule. If keys have biases, keys of padding are hidden by their bias.
     """
     kernel, prior, rule = parts
     kernel = kernel.kernel if isinstance(kernel, SoftCapped) else kernel
@@ -285,7 +285,7 @@ def sums_by_splash(
 
 @sums_by_splash.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array | None]]:
-    """Returns `sums_by_splash` and its tangents; that of L is None, since L is held constant."""
+    """Returns L and the sums, and their tangents; that of L is None: L is held constant."""
     out = sums_by_splash(*primals)
 
     def sums(q: Array, k: Array, values: Array, parts: Any, _: Any) -> Array:
@@ -296,7 +296,11 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None,
 
 
 def _segments(mask: KeyMask, sizes: tuple[int, int], padded: tuple[int, int]) -> list[Array]:
-    """Returns numbers of the segments of queries and of keys; −1 for a key that none sees."""
+    """Returns the segment number of each query and of each key; −1 for padding, and for a key that
+    no query sees.
+
+    `sizes`, `padded`: the numbers of queries and keys, without and with padding.
+    """
     queries, keys = (jnp.zeros(size, int) for size in sizes)
     if mask.segments is not None:
         ordered = jnp.sort(mask.segments[0])
@@ -332,8 +336,8 @@ def attend_by_cudnn(
 ) -> tuple[Float[Array, "queries head"], Float[Array, " queries"]]:
     """Returns softmax(q kᵀ) v and the log-sum-exp of each row of q kᵀ, in half precision.
 
-    `limits`: the most keys before and after its own that a query sees; it has a left one only
-    beside a right one of 0.
+    `limits`: the most keys before and after its own that a query sees; None for all. The left limit
+    may be given only if the right one is 0.
     """
     left, right = limits
     # JAX's rule for `vmap` of cuDNN wants all arrays to have the batch axis, or none

@@ -42,12 +42,16 @@ class Loop(NamedTuple):
 
 
 def loops_over_blocks(task: Task, size: int | None, max_keys: int = 4096) -> list[Loop] | None:
-    """Returns all queries in blocks, with the keys that each may see; None if the prior does not
-    tell, or they are more than `max_keys`, or a number of rows is symbolic.
+    """Returns loops over blocks of all queries, with the range of keys that each block may see.
 
-    `size`: the number of queries of a block. Default: as many as have `STEP_PAIRS` with all keys,
-    256 or more; if queries see different keys, half of the most that one sees, from 128 to 256.
-    `max_keys`: T = 16384, causal, in blocks of 256 queries takes 3390 ms, streamed 2940.
+    Returns None if the prior does not know these ranges before a call, a range is longer than
+    `max_keys`, or a number of rows is symbolic.
+
+    `size`: the number of queries of a block. Default: that of equal blocks of at most
+    `STEP_PAIRS` pairs with all keys, or of 256 queries if that is more. If the first and the last
+    query see different keys, the limit is half of the larger number of keys that they see, from 128
+    to 256. `max_keys`: beyond the default streaming is faster. T = 16384, causal, in blocks of 256
+    queries takes 3390 ms, streamed 2940.
     """
     # a causal mask then reads 9/16 of all pairs; the gradient compiles 1 s for each loop
     max_loops = 8
@@ -78,8 +82,11 @@ def loops_over_blocks(task: Task, size: int | None, max_keys: int = 4096) -> lis
 
 
 def _seen_keys(task: Task, blocks: list[tuple[int, int]]) -> list[range] | None:
-    """Returns the keys that the queries of each block, (first, last), may see, at least one; None
-    if the prior does not tell."""
+    """Returns the range of keys that the queries of each block may see, at least one key; None if
+    the prior does not know a range.
+
+    `blocks`: the first and the last query of each block.
+    """
     ranges = [key_range_of(task.prior, *block, task.keys) for block in blocks]
     known = [
         range(task.keys)[max(keys.start, 0) : max(keys.stop, 0)]
@@ -111,10 +118,10 @@ def map_loops(
     columns: list[Array],
     loops: list[Loop],
 ) -> Any:
-    """Returns `function(q, columns, i, j)` of every query, in blocks of queries with the rows of
-    the columns that they may see. Derivatives recompute the blocks.
+    """Applies `function(q, columns, i, j)` to each block of queries with the keys that it may see.
 
-    `columns`: arrays with a row of each key. `i`, `j`: the positions of queries and of keys.
+    Returns the results of all blocks concatenated, a row per query. Derivatives recompute the
+    blocks. `columns`: arrays with a row per key. `i`, `j`: the positions of queries and of keys.
     """
     last = q.shape[0] - 1  # a prior may be finite at the rows alone
 

@@ -24,6 +24,8 @@ from ._softmax_state import SoftmaxState, finite_shift
 class LinearState(eqx.Module):
     """$\\sum_j \\varphi_m(k_j) (v_j, 1)$ of the keys so far, each feature times $e^{-c_m}$.
 
+    `maximum`: $c_m$, the largest log-feature so far. `sums`: shape (features, dim_v + 1).
+
     ```python
     >>> ak.methods.LinearState.empty(2, 1, jnp.float32)
     LinearState(maximum=f32[2], sums=f32[2,2])
@@ -40,7 +42,7 @@ class LinearState(eqx.Module):
         return cls(jnp.full(features, -jnp.inf, dtype), jnp.zeros((features, dim_v + 1), dtype))
 
     def scaled(self, maximum: Float[Array, " features"]) -> Float[Array, "features width"]:
-        """The sums, times $e^{-c}$ of another c, no less than its own."""
+        """The sums, rescaled to another c: `maximum`, no less than that of the state."""
         return self.sums * jnp.exp(self.maximum - finite_shift(maximum))[:, None]
 
 

@@ -41,9 +41,9 @@ class Sharded(Method):
 
     Rows are padded to a multiple of P. Kernel, rule and prior are whole on every device; positions
     are those of the whole arrays. Arrays may come from one device, or laid out on the mesh. Other
-    axes of the mesh are left to XLA: batches may be cut over them. A mesh is of one machine, and no
-    file holds it: save a model with another method, `eqx.tree_at(lambda model: model.method, model,
-    ak.attention.Auto())`.
+    axes of the mesh are left to XLA: batches may be cut over them. A mesh belongs to one machine
+    and is not saved to files: save a model with another method, `eqx.tree_at(lambda model:
+    model.method, model, ak.attention.Auto())`.
 
     Virtual devices of a CPU wait for each other in one pool of threads, as many as cores: set
     `NPROC`, before JAX starts, to more than there are devices, or they may wait forever.
@@ -99,7 +99,7 @@ class Sharded(Method):
 
     @property
     def devices(self) -> int:
-        """P, the number of parts."""
+        """The number P of devices along `axis`."""
         return self.mesh.shape[self.axis]
 
     def unsupported_reason(self, task: Task) -> str | None:
@@ -121,7 +121,10 @@ class Sharded(Method):
         return self.inner.batch_size(self._task_per_device(task))
 
     def _task_per_device(self, task: Task) -> Task:
-        """Returns the task that `inner` evaluates on one device: its share of queries and keys."""
+        """Returns the task that `inner` evaluates on one device, without the sink.
+
+        It has the keys of one device, and all queries; with `ring` those of one device.
+        """
         queries = -(-task.queries // self.devices) if self.ring else task.queries
         keys = -(-task.keys // self.devices)
         prior = _prior_of_device(task.prior, 0, queries, 0, task.keys, self.devices)
@@ -246,7 +249,7 @@ def _ring_sums(
 
 @_ring_sums.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array | None]]:
-    """Returns `_ring_sums` and its tangents; that of L is None, since L is held constant."""
+    """Returns L and the sums, and their tangents; that of L is None: L is held constant."""
     out = _ring_sums(*primals)
     sums = functools.partial(_ring_sums_at_shift, shift=out[0])
     return out, (None, eqx.filter_jvp(sums, primals, tangents)[1])

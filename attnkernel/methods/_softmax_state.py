@@ -48,7 +48,7 @@ class SoftmaxState(eqx.Module):
 
     @classmethod
     def from_sink(cls, log_mass: Float[Array, "*heads"], *shape: int) -> "SoftmaxState":
-        """The state of one pseudo-key of value 0 and the given log-mass; of no key at -inf.
+        """The state of one pseudo-key of value 0 and this log-mass; that of no key if it is -inf.
 
         `shape`: (*batch, queries, dim_v), whose batch axes end with those of heads.
         """
@@ -68,7 +68,10 @@ class SoftmaxState(eqx.Module):
         return self.merge(sink)
 
     def relative_to(self, maximum: Float[Array, "*batch queries"]) -> "SoftmaxState":
-        """The same state, its sums relative to another m; at -inf, of a query without keys, 0."""
+        """Returns the same state with its sums rescaled to another shift, `maximum`.
+
+        A shift of -inf, that of a query without keys, becomes 0.
+        """
         maximum = finite_shift(maximum)
         scale = jnp.exp(jnp.where(self.mass != 0, self.maximum - maximum, -jnp.inf))
         return SoftmaxState(maximum, self.mass * scale, self.total * scale[..., None])
@@ -104,7 +107,9 @@ class SoftmaxState(eqx.Module):
 def _weights_at_maximum(
     log_weights: Float[Array, "*batch keys"],
 ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"], Float[Array, "*batch keys"]]:
-    r"""Returns m, Z and $e^{s - m}$. The tangent of m is that of log Z with m held constant:
+    r"""Returns the maximum m, the mass Z and the weights $e^{s - m}$ of log-weights s.
+
+    The tangent of m is that of log Z with m held constant:
 
     $$ \dot m = \sum_i e^{s_i - m} \dot s_i / Z, \qquad
        (e^{s_i - m})^\cdot = e^{s_i - m} (\dot s_i - \dot m) $$
@@ -118,6 +123,7 @@ def _weights_at_maximum(
 
 @_weights_at_maximum.defjvp
 def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple, tuple]:
+    """Returns m, Z and the weights, and their tangents as `_weights_at_maximum` defines them."""
     maximum, mass, weights = _weights_at_maximum(*primals)
     mean = jnp.sum(weights * tangents[0], axis=-1) / jnp.where(mass != 0, mass, 1.0)
     change = weights * (tangents[0] - mean[..., None])

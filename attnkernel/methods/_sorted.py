@@ -35,8 +35,8 @@ class Sorted(Method):
     `Triweight`; no prior, `HeldOut`, `ExcludeSelf`, or these joined by `&`. Memory is O(n + m).
     No sum is formed by subtraction: all digits stay, wherever the points lie.
 
-    `ExcludeSelf` is for queries and keys that are the same rows. Where they are not, and a query
-    sees the key of its row elsewhere than at the query, the result of the query is NaN.
+    `ExcludeSelf` is for queries and keys that are the same rows. If the key that a query excludes
+    differs from the query, is within its reach and not held out, the result of the query is NaN.
 
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]

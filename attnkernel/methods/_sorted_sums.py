@@ -35,7 +35,7 @@ Index = Int[Array, " queries"]
 
 
 class Line(NamedTuple):
-    """Queries and keys, each in order, in units in which r is `scale` times the distance."""
+    """Queries and keys in one dimension, each sorted; r is `scale` times their distance."""
 
     q: Float[Array, " queries"]
     k: Float[Array, " keys"]
@@ -47,7 +47,7 @@ class Line(NamedTuple):
 
     @property
     def own_is_tie(self) -> Bool[Array, " queries"]:
-        """Whether the key `own`, which the query leaves out, equals it; where `own` is given."""
+        """Whether the key `own`, which a query leaves out, equals the query; `own` is not None."""
         assert self.own is not None
         return (self.below <= self.own) & (self.own < self.upto)
 
@@ -57,9 +57,9 @@ def compact_sums(
 ) -> SoftmaxState:
     """Returns the softmax state of each query for a compact kernel K = p(z), z = 1 − r.
 
-    `reach`: the first key within its support, and the first key after it. `coefficients`: of the
-    polynomial p, from degree 0. `cusp`: whether the kernel is not smooth at r = 0. If so, keys
-    equal to the query weigh 1 and have no derivative but in v.
+    `reach`: of each query, the first key within the kernel's support, and the first key after it.
+    `coefficients`: those of the polynomial p, from degree 0. `cusp`: whether the kernel is
+    not smooth at r = 0. If so, keys equal to the query weigh 1 and have no derivative but in v.
     """
     left, right, keys = line.below, line.upto, len(line.k)
     if not cusp:
@@ -166,7 +166,11 @@ def _interval_sums(
     def piece(
         moments: Float[Array, "degrees width keys"], at: Index, edge: Index, used: Array
     ) -> Float[Array, "width queries"]:
-        """From moments held at a key `at`, about the last key of the piece, `edge`."""
+        """Returns the sums over one piece of a cell; 0 where `used` is false.
+
+        `at`: the key where the moments of the piece are held. `edge`: the last key of the piece,
+        about which they are taken.
+        """
         used = used & some
         z = jnp.where(used, 1.0 - (k[edge] - q) * scale, 0.5)
         # a key at the very end of the support is in reach, whatever the rounding here
@@ -272,7 +276,11 @@ def _prefix_scan(merge: Callable[[Tree, Tree], Tree], elements: Tree) -> Tree:
 
 
 class _Cells(NamedTuple):
-    """Sorted points in consecutive cells: whether each starts one; its cell's first and last."""
+    """Sorted points, split into consecutive cells.
+
+    `starts`: whether each point starts a cell. `first`, `last`: the indices of the first and last
+    point of its cell.
+    """
 
     starts: Bool[Array, " n"]
     first: Int[Array, " n"]
@@ -308,6 +316,11 @@ class _Cells(NamedTuple):
 
 
 class _State(NamedTuple):
+    """The state of the scan of `_running_moments`: the moments of degree 0, 1, ... about `at`.
+
+    `starts`: whether a cell starts among the points. `at`: the last of them.
+    """
+
     starts: Bool[Array, " n"]
     at: Float[Array, " n"]
     moments: list[Float[Array, "width n"]]
@@ -320,11 +333,11 @@ def _running_moments(
     values: Float[Array, "width n"],
     degree: int,
 ) -> Float[Array, "degrees width n"]:
-    r"""For each point i and for a from 0 to `degree`, over $j \le i$ in the cell of i:
+    r"""Returns moments for each point i and a from 0 to `degree`, over $j \le i$ in the cell of i:
 
     $$ \sum_j \big(c\, (p_i - p_j)\big)^a\, v_j, \qquad c = \mathrm{scale} $$
 
-    Shifting them by δ ≥ 0 only adds: $(t + \delta)^a$ has no negative term.
+    Moving the centre by δ ≥ 0 only adds: $(t + \delta)^a$ has no negative term.
     """
 
     def merge(ours: _State, theirs: _State) -> _State:

@@ -99,7 +99,7 @@ class AdditiveRegression(DenseSmoother):
 
     @property
     def kernel(self) -> Kernel:
-        """The product of all kernels, each of its column: of names for reports."""
+        """The product of all kernels, each on its own column. Reports print it."""
         parts = [kernel.on(column) for column, kernel in enumerate(self.kernels)]
         return functools.reduce(operator.mul, parts)
 
@@ -125,7 +125,7 @@ class AdditiveRegression(DenseSmoother):
     def hat_rows(self, q: NewInputs | None, rows: Rows) -> Float[Array, "m n"]:
         """$L_j(x)$ at queries q, from checked data; 0 where no label has weight.
 
-        At the rows it is $I - R$, of the matrix R from labels to residuals.
+        At the rows (`q=None`) it is $I - R$, where R maps labels to residuals.
         """
         k, weights = rows.x, rows.row_weights(rows.x.dtype)
         if q is None:
@@ -151,12 +151,15 @@ class AdditiveRegression(DenseSmoother):
         return over_columns(column, self.kernels, have_lines, *columns)
 
     def support_at(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
-        """Whether a row is in reach along each column; as `column_support` of all curves."""
+        """Returns the `DataSupport` of predictions: `empty` where a column has no row in reach.
+
+        `deficient` and `extrapolates` are False.
+        """
         return jax.tree.map(lambda of: jnp.any(of, axis=0), self.column_support(q, rows, prior))
 
     def column_support(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
-        """Whether a row is in reach of each query along each column, shape (dim, m): `empty` where
-        none is.
+        """Returns the `DataSupport` of each curve, of shape (dim, m): `empty` where no row is in
+        reach of the query along that column.
 
         `deficient` and `extrapolates` are False, also where a line is reduced to a mean.
         """
@@ -204,6 +207,10 @@ class AdditiveRegression(DenseSmoother):
             )
 
     def check_inputs(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
+        """Raises `ValueError` for too many rows, or unless there is a kernel for each column.
+
+        It also raises if columns with lines are linear combinations of each other.
+        """
         self._require_columns(q.shape[1])
         super().check_inputs(q, k)
         pairs = enumerate(zip(self._have_lines(), self.kernels, strict=True))
@@ -293,13 +300,16 @@ def _eliminate(matrix: Float[Array, "n n"], block: int) -> Float[Array, "n n"]:
 
 
 class Backfitting(NamedTuple):
-    """The solution for any labels: $m_j = A_j r + g_j b_j$, with r and b linear in the labels."""
+    """The solution for any labels: curves $m_j = A_j r + g_j b_j$ at the rows.
+
+    `residuals` and `slopes` are matrices: they map labels to the residuals r and to the slopes b.
+    """
 
     curves: Float[Array, "dim n n"]  # A_j
     lines: Float[Array, "dim n"]  # g_j
-    means: Float[Array, "dim n"]  # of the rows of S_j, by the weights of rows
-    residuals: Float[Array, "n n"]  # from labels to r
-    slopes: Float[Array, "dim n"]  # from labels to b
+    means: Float[Array, "dim n"]  # the mean of the rows of each S_j, weighted as the data
+    residuals: Float[Array, "n n"]  # r = residuals @ y
+    slopes: Float[Array, "dim n"]  # b = slopes @ y
 
 
 def solve_backfitting(
@@ -308,7 +318,10 @@ def solve_backfitting(
     k: Float[Array, "n dim"],
     weights: Float[Array, " n"],
 ) -> Backfitting:
-    """Returns the solution for kernels of columns; `has_line`: which are of order 1."""
+    """Returns the solution of the backfitting equations; `has_line`: which columns have order 1.
+
+    `kernels`: one for each column of the inputs k; `weights`: those of the rows.
+    """
     n, dtype = len(k), k.dtype
     share = weights / jnp.sum(weights)
     # rows that no kernel connects, as of categories with bandwidth 0, have the eigenvalue 1
@@ -342,8 +355,9 @@ def over_columns(
     has_line: tuple[bool, ...],
     *arrays: Float[Array, "dim ..."],
 ) -> Any:
-    """Returns `function(kernel, is_line, *entries)` for each column, its arrays stacked.
+    """Returns `function(kernel, is_line, *entries)` of all columns, stacked along axis 0.
 
+    `entries`: the entry of each array for the column, along its first axis.
     Columns with kernels of one structure are a loop, whose body is compiled once.
     """
     alike: dict[Any, list[int]] = {}
@@ -377,7 +391,7 @@ def weights_of_column(
 ) -> Float[Array, "m n"]:
     """Returns the weights of labels in a local mean, or in a local line, of one column.
 
-    A line is a mean where the rows in reach are as good as one point.
+    A line is reduced to a mean where the inputs in reach are equal to rounding.
     """
     q, k = q[:, None], k[:, None]
     prior = with_weights(None, Rows(k, k, weights))

@@ -40,8 +40,8 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
     `Epanechnikov`) many iterations diverge.
 
     `ak.AICc` and `ak.GCV` choose k well, in O(n³ log k) time and O(n²) memory. A prediction takes
-    O(n²k) time before the last smooth. With a `prior` that hides other labels from each query, as
-    `ak.LeaveOneOut` does, each query iterates over the labels that it may see.
+    O(n²k) time before the last smooth. With a `prior` that hides different labels from different
+    queries, as `ak.LeaveOneOut` does, each query iterates over the labels that it may see.
 
     **Arguments:**
 
@@ -98,7 +98,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "ReducedEstimate":
-        """Predictions of all iterations, and the weights $L_j$ that give them from the labels."""
+        """Predictions after all iterations, and their weights $L_j$ of the labels y."""
         q = self.queries_at(x_new, rows)
         out, local = self._fitted(q, rows, prior, with_slopes=False)
         if x_new is not None:  # a row with weight sees itself
@@ -106,7 +106,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
         return ReducedEstimate(self, rows, rows.shaped(out), support_of(local), q, prior)
 
     def variance_smoothers(self, rows: Rows) -> list[KernelRegression]:
-        """Those of the model."""
+        """Returns the `variance_smoothers` of the inner model, without bias reduction."""
         return self.model.variance_smoothers(rows)
 
     def _fitted(
@@ -126,21 +126,26 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
 
 
 class ReducedEstimate(Estimate):
-    """The estimate of iterated bias reduction."""
+    """The estimate of iterated bias reduction.
+
+    `leverage` and `variance_of` raise `ValueError` unless the rule is `Softmax`.
+    """
 
     q: NewInputs
     prior: Prior | None
 
     @property
     def weights(self) -> Float[Array, "m n"]:
-        """$L_j(x)$ of all iterations; 0 where no label has weight."""
+        """$L_j(x)$ after all iterations; 0 where no label has weight."""
         eye = jnp.eye(len(self.rows.x), dtype=self.rows.x.dtype)
         return self.model._fitted(self.q, self.rows.with_labels(eye), self.prior, False)[0]
 
     @property
     def leverage(self) -> Float[Array, " n"]:
-        """The diagonal of $I - (I - L)^k$, by the powers of a matrix; with a prior of the
-        weights."""
+        """The diagonal of $I - (I - L)^k$, by powers of the matrix.
+
+        With a prior it is the diagonal of `weights`.
+        """
         self.model.model.require_softmax()
         if self.prior is not None:
             return super().leverage

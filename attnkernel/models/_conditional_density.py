@@ -68,6 +68,7 @@ class ConditionalDensity(DensityModel):
         self._joint(k.shape[1] - 1).check(q.shape[1], k.shape[1])
 
     def log_density(self, prior: Prior | None, q: NewInputs, rows: Rows) -> Float[Array, " m"]:
+        r"""Returns $\log \hat f(y \mid x)$ at checked points q = (x, y), from those of the rows."""
         dim = rows.x.shape[1] - 1
         both, alone = (
             log_mean_kernel(prior, q, rows, kernel, self.method)
@@ -87,7 +88,8 @@ class ConditionalDensity(DensityModel):
 
         Mean shift from the label of the data with the highest density: each step goes to the mean
         of the labels with weights $K(x, x_j)\, L(y, y_j)$, until steps are below rounding. It takes
-        O(n²) time for each of m inputs, and a `Gaussian` label kernel.
+        O(n²) time for each of m inputs, and a `Gaussian` label kernel. Where no point has weight,
+        the mode is NaN.
 
         **Arguments:** `x_new`: shape (m,) or (m, d); `x`: points, shape (n, d + 1).
         """
@@ -106,7 +108,7 @@ class ConditionalDensity(DensityModel):
         return found
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
-        """The boxes of both kernels, with the ends of `KernelDensity`."""
+        """Returns the box for a fit, as two models: the `density_box` of each kernel."""
         boxes = (
             density_box(self.kernel, x[:, :-1], weights),
             density_box(self.label_kernel, x[:, -1:], weights),

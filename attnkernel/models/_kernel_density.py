@@ -47,7 +47,7 @@ def log_mean_kernel(
 
 
 def read_points(x_new: Any, x: Any, weights: Any) -> tuple[NewInputs, Rows]:
-    """Returns new points and points; `ValueError` if there are none."""
+    """Returns the new points, and x with its weights as `Rows`; `ValueError` if x has no point."""
     rows, names = Rows.read_named(x, x, weights)
     q = rows.queries(x_new, {}, names)
     if not len(rows.x):
@@ -104,8 +104,11 @@ class DensityModel(Smoother):
 
 
 def density_box(kernel: Kernel, x: Inputs, weights: AnyArray | None) -> tuple[Any, Any]:
-    """Returns the box of a kernel, whose lengthscale, if it is of the distance, is not below a
-    tenth of 1.144 σ n^(−1/(d + 4)): repeated points would make 0 the best."""
+    """Returns the bounds of a kernel in a fit, as two kernels (lower, upper).
+
+    The lengthscale of a `Radial` kernel without a metric is at least a tenth of
+    1.144 σ n^(−1/(d + 4)): repeated points would make 0 the best.
+    """
     lower, upper = kernel.search_box(x, weights)
     if not isinstance(kernel, Radial) or kernel.metric_parameter is not None:
         return lower, upper
@@ -263,8 +266,11 @@ class KernelDensity(DensityModel):
         return category_counts(self.kernel, dim)
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
-        """The box of the kernel; a lengthscale of a `Gaussian` or another kernel of the distance is
-        at least a tenth of 1.144 σ n^(−1/(d + 4)), and at most the length of a bounded support."""
+        """Returns the box for a fit, as two models with the bounds of the kernel.
+
+        A lengthscale of a `Gaussian` or another kernel of the distance is at least a tenth of
+        1.144 σ n^(−1/(d + 4)), and at most the length of a bounded support.
+        """
         lower, upper = density_box(self.kernel, x, weights)
         if self.support is not None:
             xp, longest = namespace_of(x), np.subtract(*np.transpose(self.support)[::-1])
@@ -275,7 +281,11 @@ class KernelDensity(DensityModel):
 
 
 def _reflections(interval: tuple[float, float]) -> list[tuple[int, float]]:
-    """Returns the images of a number in an interval at its ends, as (sign, shift)."""
+    """Returns the reflections of a number x at the finite ends of an interval, as (sign, shift).
+
+    An image is sign · x + shift; one of them is x itself. With two finite ends, images are up to
+    `IMAGE_PERIODS` periods away, where a period is twice the length of the interval.
+    """
     low, high = interval
     if math.isinf(low) or math.isinf(high):
         end = low if math.isinf(high) else high
@@ -296,8 +306,10 @@ def _folded(x: Float[Array, " m"], interval: tuple[float, float]) -> Float[Array
 
 
 def _as_support(support: Any, kernel: Kernel) -> tuple[tuple[float, float], ...]:
-    """Returns the ends of an interval for each column; `ValueError` unless one of all is finite and
-    the kernel fits."""
+    """Returns the interval (low, high) of each column.
+
+    Raises `ValueError` unless an end is finite, and the kernel can be reflected at such ends.
+    """
     given = list(support) if isinstance(support, tuple | list) else []
     of_columns = given if given and isinstance(given[0], tuple | list) else [given]
     valid = all(

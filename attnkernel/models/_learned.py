@@ -26,7 +26,8 @@ class LearnedKernelRegression(RowsRegression):
 
     with $z_j = (\varphi(x_j), y_j)$: queries project the input, keys and values project the input
     and its label. By default $\log K = q \cdot k / \sqrt{d_{qk}}$. It is called and fitted as
-    `KernelRegression` is; the data are arguments of the call.
+    `KernelRegression` is; the data are arguments of the call. Called with `weights`, they multiply
+    the $w^h_j(x)$ of all heads.
 
     **Arguments:**
 

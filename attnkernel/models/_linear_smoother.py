@@ -3,8 +3,8 @@ r"""Linear smoothers: regressions whose predictions are linear in the labels, $\
 $$ \hat f(x) = \sum_{j=1}^{n} L_j(x)\, y_j, \qquad L_{ij} = L_j(x_i), \qquad
    \operatorname{var} \hat f(x) = \sum_j L_j(x)^2\, \sigma_j^2 $$
 
-What they say at m inputs is an `Estimate`. Those whose hat matrix is computed are for a few
-thousand rows.
+`Estimate` holds their results at m inputs. `DenseSmoother` computes the hat matrix, for up to 3000
+rows.
 """
 
 import abc
@@ -45,7 +45,7 @@ class DataSupport(NamedTuple):
 
 
 class Estimate(eqx.Module):
-    r"""What `LinearSmoother.estimate` returns, for m inputs and n labelled rows.
+    r"""The result of `LinearSmoother.estimate`, for m inputs and n labelled rows.
 
     - `value`: $\hat f(x)$, in the shape of the labels: (m,) or (m, out).
     - `support`: a `DataSupport`.
@@ -53,8 +53,8 @@ class Estimate(eqx.Module):
     - `votes(count)`: the largest weights and their rows, as `ak.votes`.
     - `variance_of(variance)`: $\sum_j L_j(x)^2 \sigma_j^2$ of independent labels.
     - `leverage`: $L_{ii}$, shape (n,), and `loo_residuals`: $y_i - \hat f_{-i}(x_i)$, in the shape
-      of the labels; of an estimate at the rows themselves (`x_new=None`) alone. `loo_empty`:
-      whether no other row has weight in the prediction of a row.
+      of the labels. `loo_empty`: whether no other row has weight in the prediction of a row. These
+      three need an estimate at the rows themselves (`x_new=None`).
 
     All but the first two are computed when they are asked for.
 
@@ -89,8 +89,8 @@ class Estimate(eqx.Module):
     def variance_of(self, variance: ArrayLike) -> Predictions:
         r"""$\sum_j L_j(x)^2 \sigma_j^2$, in squared units of the labels.
 
-        **Arguments:** `variance`: $\sigma_j^2$ of each label, shape (n,) or (n, columns). Of 1, it
-        gives the squared norm of the weights.
+        **Arguments:** `variance`: $\sigma_j^2$ of each label, shape (n,) or (n, columns). Ones
+        give the squared norm of the weights.
         """
         array = as_real_array("variance", variance)
         if array.ndim == 1:
@@ -98,7 +98,10 @@ class Estimate(eqx.Module):
         return self.sum_of_squares(array)
 
     def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
-        """`variance_of` columns; override it where there is a formula without the weights."""
+        r"""Returns $\sum_j L_j(x)^2 \sigma_j^2$ for each column of variances.
+
+        Override it where there is a formula without the weights.
+        """
         return precise_matmul(self.weights**2, variances)
 
     @property
@@ -156,7 +159,10 @@ class LinearSmoother(Smoother):
 
     @property
     def has_nonnegative_weights(self) -> bool:
-        """Whether no $L_j(x)$ is negative, so that a fit is a weighted mean of the labels."""
+        """Whether no $L_j(x)$ is negative, so that a fit is a weighted mean of the labels.
+
+        Default: False.
+        """
         return False
 
     def estimate(
@@ -185,36 +191,37 @@ class LinearSmoother(Smoother):
         )
 
     def derivative(self, derivative: int | Sequence[int]) -> Any:
-        """The derivative of the regression, as `Derivative` is that of a `KernelRegression`.
+        """Returns a model of the derivative, as `Derivative` is for a `KernelRegression`.
 
-        None, the default: the model has none, and `ak.bands` refuses `derivative=`. Others have the
-        methods `estimate` and `check_columns`.
+        It has the methods `estimate` and `check_columns` of `Derivative`. None, the default: the
+        model has no derivative, and `ak.bands` refuses `derivative=`.
 
         **Arguments:** `derivative`: its order along each column of x.
         """
         return None
 
     def component(self, column: int | Int[Array, ""]) -> Any:
-        """The curve of one column, where the regression is a sum of one curve for each column.
+        """Returns a model of the curve of one column, if the regression is a sum of such curves.
 
-        None, the default: the model is no such sum, and `ak.bands` refuses `component=`. Others
-        have the method `estimate`.
+        It has the method `estimate`. None, the default: the model is no such sum, and `ak.bands`
+        refuses `component=`.
 
         **Arguments:** `column`: its number, from 0 to the number of columns less one.
         """
         return None
 
     def variance_smoothers(self, rows: Rows) -> "Sequence[LinearSmoother]":
-        """The local means, one of which `ak.noise_variance` chooses for squared residuals.
+        """Returns local means, one of which `ak.noise_variance` chooses for squared residuals.
 
-        They differ in numbers alone. Their weights are non-negative and sum to 1; predictions are
-        NaN where no label has weight. None of them, the default: `ak.bands` needs another `noise`.
+        They have the same structure, with other numbers in it. Their weights are non-negative and
+        sum to 1; predictions are NaN where no label has weight. Default: an empty tuple, with which
+        `ak.bands` refuses `noise="local"`.
         """
         return ()
 
 
 class DenseEstimate(WeightsEstimate):
-    """The estimate of a `DenseSmoother`, which leaves no row out of its predictions."""
+    """The estimate of a `DenseSmoother`; `loo_residuals` raises, as the model leaves no row out."""
 
     @property
     def loo_empty(self) -> Bool[Array, " n"]:
@@ -230,8 +237,10 @@ class DenseSmoother(LinearSmoother):
 
     @abc.abstractmethod
     def hat_rows(self, q: NewInputs | None, rows: Rows) -> Float[Array, "m n"]:
-        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight. None: at the
-        rows."""
+        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight.
+
+        `q=None`: at the inputs of the rows, where it is the hat matrix.
+        """
 
     @abc.abstractmethod
     def support_at(self, q: NewInputs, rows: Rows, prior: Prior | None = None) -> DataSupport:
@@ -263,7 +272,11 @@ class DenseSmoother(LinearSmoother):
             )
 
     def _rows_seen(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Rows:
-        """Returns checked rows, of weight 0 where the prior hides them from every query."""
+        """Returns the rows, with weight 0 where the prior hides them from every query.
+
+        Raises `ValueError` for invalid inputs, and for a prior that does not hide the same
+        rows from every query.
+        """
         self.check_inputs(q, rows.x)
         if prior is None:
             return rows
@@ -284,7 +297,7 @@ def _predict(model: DenseSmoother, prior: None, q: NewInputs, rows: Rows) -> Pre
 
 
 def _apply(weights: Float[Array, "m n"], rows: Rows) -> Predictions:
-    """Returns weighted sums of centred labels; NaN where no label has weight."""
+    r"""Returns predictions $\bar y + L (y - \bar y)$; NaN where no label has weight."""
     centre = jnp.mean(rows.y, axis=0, keepdims=True)
     out = centre + precise_matmul(weights, rows.y - centre)
     return rows.shaped(jnp.where(jnp.any(weights != 0, axis=1, keepdims=True), out, jnp.nan))

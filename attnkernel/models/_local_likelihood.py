@@ -84,7 +84,7 @@ class LocalLikelihood(LocalRegression):
     def fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None
     ) -> tuple[Float[Array, "m out"], LikelihoodFit]:
-        """Means at queries, and their polynomials, of checked arrays."""
+        """Returns means at queries, and the local polynomials of η, the link of the mean."""
         polynomial = self.polynomial(k, prior)
         if polynomial.order:
             local = local_likelihood(q, k, v, polynomial, self.family)
@@ -121,10 +121,11 @@ class LocalLikelihood(LocalRegression):
 class LikelihoodEstimate(Estimate):
     r"""An estimate from the local likelihoods of queries.
 
-    $L_j(x) = \hat\mu'(x)\, \ell_j(x)$ is the derivative of the mean in label j, with the expected
-    information in place of the observed one; $\ell_j$ is that of the linear predictor
-    (`influence_sums`). With a canonical link both informations are equal. All but the value and
-    the support need one label per row.
+    $L_j(x) = \mu'(\hat\eta(x))\, \ell_j(x)$ is the derivative of the mean with respect to label j,
+    with the expected information in place of the observed one. $\ell_j$ is the derivative of the
+    linear predictor $\hat\eta$ (`influence_sums`), and $\mu'$ that of the mean with respect to η.
+    With a canonical link both informations are equal. Weights, leverages and variances need one
+    label per row.
     """
 
     q: NewInputs
@@ -146,11 +147,14 @@ class LikelihoodEstimate(Estimate):
 
     @property
     def _slope(self) -> Float[Array, "m 1"]:
-        r"""$\hat\mu'(x)$, the derivative of the mean in the linear predictor."""
+        r"""$\mu'(\hat\eta(x))$: the derivative of the mean with respect to the linear predictor."""
         return self.model.family.mean_slope(self.local.coefficients[:, 0])
 
     def _influence(self, variance: Array, z: Array | None = None) -> InfluenceSums:
-        """Returns the sums of influence of labels of these variances, of numbers z or of none."""
+        """Returns the `influence_sums` of labels with these variances; z: normal numbers, or none.
+
+        Raises `ValueError` unless there is one label per row.
+        """
         x, model = self.rows.x, self.model
         if self.rows.y.shape[1] != 1:
             raise ValueError(

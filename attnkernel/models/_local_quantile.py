@@ -70,9 +70,9 @@ class LocalQuantile(LocalRegression):
     def fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None, level: Scalar | None = None
     ) -> tuple[Float[Array, "m out"], QuantileFit]:
-        """Quantiles at queries, and their polynomials, of checked arrays.
+        """Returns quantiles at queries, and their local polynomials, from checked arrays.
 
-        `level`: another one than that of the model.
+        `level`: τ. Default: that of the model.
         """
         tau = self.level if level is None else level
         local = local_quantile(q, k, v, self.polynomial(k, prior), tau)

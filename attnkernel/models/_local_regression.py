@@ -1,4 +1,4 @@
-"""What regressions by local polynomials share, and predictions where no label has weight."""
+"""The base class of local polynomial regressions, and predictions where no label has weight."""
 
 import abc
 import dataclasses
@@ -47,7 +47,7 @@ def fill_empty(
 def _fill_empty(
     parts: tuple[Prior | None, OnEmpty], out: Array, empty: Array, q: Array, rows: Rows
 ) -> Float[Array, "m out"]:
-    """Returns `fill_empty`; `parts`: the prior and the policy."""
+    """Returns `out` with its rows replaced where `empty`; `parts`: the prior and the policy."""
     (prior, on_empty), k = parts, rows.x
     if on_empty == "raise":
         return eqx.error_if(
@@ -135,10 +135,13 @@ class LocalRegression(Smoother):
     def fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None
     ) -> tuple[Float[Array, "m out"], LocalFit | LikelihoodFit | QuantileFit]:
-        """Predictions at queries, of checked arrays, and their polynomials."""
+        """Returns predictions at queries, before `on_empty`, and the local polynomials.
+
+        Arrays are checked: inputs q and k, labels v. `prior`: with the weights of the rows.
+        """
 
     def polynomials(self, q: Array, k: Array, v: Array, prior: Prior | None) -> Any:
-        """The local polynomials at queries, of checked arrays."""
+        """Returns the local polynomials at queries, from checked arrays; arguments of `fitted`."""
         return self.fitted(q, k, v, prior)[1]
 
     @property
@@ -149,8 +152,9 @@ class LocalRegression(Smoother):
     def bias_corrected(self, rows: ArrayLike, dim: int) -> "LocalRegression | None":
         r"""The local quadratic fit with $n^{1/(d + 4) - 1/(d + 3)}$ times the lengthscales.
 
-        d counts the columns that hold no categories: the rates do not depend on the others (Racine
-        and Li, 2004). None for order 2, above which there is no higher one. See `ak.bands`.
+        `rows`: the number n of labelled rows; `dim`: the number of columns of x, of which d hold no
+        categories: the rates do not depend on the others (Racine and Li, 2004). None for order 2:
+        order 3 is not implemented. See `ak.bands`.
         """
         if self.order == 2:
             return None
@@ -159,7 +163,7 @@ class LocalRegression(Smoother):
         return dataclasses.replace(self, kernel=kernel, order=2)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, those of the kernel."""
+        """Returns the `category_counts` of the kernel: {column: number of categories, or None}."""
         return category_counts(self.kernel, dim)
 
     @property
@@ -178,17 +182,23 @@ class LocalRegression(Smoother):
         return fill_empty(out, empty, q, rows, prior, self.on_empty).astype(q.dtype)
 
     def polynomial(self, k: Float[AnyArray, "n dim"], prior: Prior | None) -> Polynomial:
-        """The local polynomials without their data; k: the labelled inputs."""
+        """Returns the `Polynomial`: kernel, prior, rule, order and columns; k: the labelled inputs.
+
+        The order is 0 if all columns hold categories.
+        """
         columns = self.columns_of_quantities(k.shape[1])
         weights = self.kernel, prior, self.rule
         return Polynomial(weights, self.order if columns else 0, columns)
 
     def columns_of_quantities(self, dim: int) -> tuple[int, ...]:
-        """The variables of the polynomials among `dim` columns: those that hold no categories."""
+        """Returns the indices of the columns without categories: the variables of the polynomials.
+
+        `dim`: the number of all columns.
+        """
         names = category_counts(self.kernel, dim)
         return tuple(column for column in range(dim) if column not in names)
 
 
 def support_of(local: LocalFit | LikelihoodFit | QuantileFit) -> DataSupport:
-    """Returns how well the data determine local polynomials."""
+    """Returns the flags `empty`, `deficient` and `extrapolates` of local polynomials."""
     return DataSupport(local.empty, local.deficient, local.extrapolates)

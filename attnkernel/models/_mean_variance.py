@@ -21,8 +21,9 @@ class MeanVarianceRegression(RowsRegression):
 
     L are the weights of `mean`, w those of `variance`, which sum to 1, and $\hat\mu_{-j}$ is the
     mean without row j. $\hat\sigma^2$ is the variance of a new label about its prediction, and
-    includes the error of the prediction. Both lengthscales are fitted at once by
-    `objective=ak.HoldOut(h, score=ak.objectives.log_score)`.
+    includes the error of the prediction. A call returns the tuple $(\hat\mu, \hat\sigma^2)$. Both
+    lengthscales are fitted at once by `objective=ak.HoldOut(h, score=ak.objectives.log_score)`.
+    Called with `weights`, both smoothers use them.
 
     **Arguments:**
 
@@ -60,7 +61,7 @@ class MeanVarianceRegression(RowsRegression):
         """Means and variances from checked data.
 
         The left-out mean of row j uses the labels that `prior` allows for query j, without its own.
-        A hold-out hides the same labels from all queries, so that none of them enters.
+        A hold-out hides the same labels from all queries, and no hidden label enters.
         """
         require_finite_squares("y", rows.y)
         x, data = rows.x, {"weights": rows.weights}
@@ -78,7 +79,7 @@ class MeanVarianceRegression(RowsRegression):
         return rows.shaped(mean), rows.shaped(jnp.maximum(variance, floor))
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
-        """The box for a fit: the model of all lower bounds, and that of all upper ones."""
+        """Returns the box for a fit, as two models: lower bounds of both parts, and upper ones."""
         (low, high), (lower, upper) = (
             part.search_box(x, weights) for part in (self.mean, self.variance)
         )

@@ -25,7 +25,7 @@ class MultiheadKernelRegression(RowsRegression):
     $$ \hat f(x) = \sum_{h=1}^{H} u_h \hat f_h(x), \qquad u \in \mathbb{R}^H $$
 
     $\hat f_h$ is the Nadaraya–Watson estimator with the h-th kernel. The coefficients u are free:
-    they may be negative, and need not sum to one.
+    they may be negative, and need not sum to one. Called with `weights`, they multiply the kernels.
 
     **Arguments:**
 
@@ -115,7 +115,7 @@ class MultiheadKernelRegression(RowsRegression):
         )
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, those of the kernels."""
+        """Returns the `category_counts` of the kernel, the same for all heads."""
         return category_counts(first_head(self.kernel), dim)
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:

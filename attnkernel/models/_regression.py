@@ -37,7 +37,7 @@ from ._linear_smoother import DataSupport, Estimate, LinearSmoother
 from ._local_regression import LocalRegression, support_of
 from ._smoother import SmootherWrapper, between_bounds, with_weights
 
-MIN_LABELS_BY_WEIGHTS = 16  # labels of a row, from which a local polynomial sums them by weights
+MIN_LABELS_BY_WEIGHTS = 16  # columns of labels; from here on fits of order 1 and 2 sum by weights
 
 
 @explained
@@ -97,10 +97,10 @@ class KernelRegression(LocalRegression, LinearSmoother):
     def fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None
     ) -> tuple[Float[Array, "m out"], LocalFit]:
-        """Fits at queries, of checked arrays, 0 where no label has weight, and their polynomials.
+        """Returns predictions at queries, 0 where no label has weight, and the local polynomials.
 
-        The polynomials have no coefficients where there are `MIN_LABELS_BY_WEIGHTS` columns of
-        labels or more, which are summed by their weights.
+        With order 1 or 2 and at least `MIN_LABELS_BY_WEIGHTS` columns of labels, predictions are
+        sums by weights, and the polynomials have no coefficients.
         """
         if self.order == 0 or v.shape[1] < MIN_LABELS_BY_WEIGHTS:
             local = self.polynomials(q, k, v, prior)
@@ -113,7 +113,10 @@ class KernelRegression(LocalRegression, LinearSmoother):
     def polynomials(
         self, q: Array, k: Array, v: Array, prior: Prior | None, term: int = 0
     ) -> LocalFit:
-        """The local polynomials at queries, of checked arrays, with the influence of a term."""
+        """Returns the local polynomials at queries, from checked arrays.
+
+        `term`: the index of the coefficient whose `influence` they hold. Default: 0, the value.
+        """
         return local_polynomial(q, k, v, self.polynomial(k, prior), term=term)
 
     def polynomial(self, k: Float[AnyArray, "n dim"], prior: Prior | None) -> Polynomial:
@@ -122,8 +125,10 @@ class KernelRegression(LocalRegression, LinearSmoother):
     def sum_by_weights(
         self, q: Array, k: Array, v: Array, local: LocalFit, prior: Prior | None, **which: Any
     ) -> Float[Array, "m out"]:
-        r"""$\sum_j L_j(x)^p\, v_j$ at queries from their polynomials; `which`: `power`, p, and
-        `derivative`."""
+        r"""Returns $\sum_j L_j(x)^p\, v_j$ at queries, from their local polynomials.
+
+        `which`: `power`, p, and `derivative`, as in `apply_effective_kernel`.
+        """
         return apply_effective_kernel(q, k, v, local, self.polynomial(k, prior), **which)
 
     def require_softmax(self) -> None:
@@ -140,14 +145,14 @@ class KernelRegression(LocalRegression, LinearSmoother):
         return self.order == 0
 
     def derivative(self, derivative: int | Sequence[int]) -> "Derivative":
-        """The derivative of this order along each column of x."""
+        """Returns the `Derivative` of this model, of the given order along each column of x."""
         return Derivative(self, derivative)
 
     def variance_smoothers(self, rows: Rows) -> "list[KernelRegression]":
-        """Regressions of order 0: with 2, 4, ... 64 times the lengthscale, and eight others between
-        the ends of the search box, from the spacing of the inputs on.
+        """Returns 14 regressions of order 0, which differ in their lengthscales.
 
-        The last ones do not depend on the lengthscale of the mean, which may be much longer.
+        Six have 2, 4, ..., 64 times the lengthscale of this model. Eight lie between the ends of
+        the search box: they do not depend on that lengthscale, which may be much longer.
         """
         lower, upper = self.kernel.search_box(rows.x, rows.weights)
         factors = jnp.asarray([2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 1.0], rows.x.dtype)
@@ -164,7 +169,10 @@ class KernelRegression(LocalRegression, LinearSmoother):
 
 
 class PolynomialEstimate(Estimate):
-    """An estimate from the local polynomials of queries."""
+    """An estimate from the local polynomials of queries.
+
+    `leverage`, `variance_of` and `loo_residuals` raise `ValueError` unless the rule is `Softmax`.
+    """
 
     q: NewInputs
     prior: Prior | None  # with the weights of rows
@@ -180,7 +188,10 @@ class PolynomialEstimate(Estimate):
         return self.model.fitted(self.q, k, jnp.eye(len(k), dtype=k.dtype), self.prior)[0]
 
     def votes(self, count: int) -> Votes:
-        """The largest weights with their rows; of order 0 without the matrix of weights."""
+        """The `count` largest weights of each input, with their rows.
+
+        Order 0 needs no matrix of weights.
+        """
         if self.model.order:
             return super().votes(count)
         parts = {"kernel": self.model.kernel, "prior": self.prior, "rule": self.model.rule}
@@ -211,7 +222,7 @@ class PolynomialEstimate(Estimate):
 
     @property
     def loo_empty(self) -> Bool[Array, " n"]:
-        """Whether no other row has weight in the prediction of a row: of all orders the same."""
+        """Whether no other row has weight in the prediction of a row: the same for all orders."""
         mean = dataclasses.replace(self.model, order=0)
         return mean.estimate(self.rows.x, self.rows, prior=ExcludeSelf()).support.empty
 
@@ -299,8 +310,10 @@ class Derivative(SmootherWrapper):
     def fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None
     ) -> tuple[Float[Array, "m out"], LocalFit]:
-        """Derivatives at queries, in units of y over those of x, and polynomials; NaN where data
-        do not determine them."""
+        """Returns derivatives at queries, in units of y over $x^{|a|}$, and the local polynomials.
+
+        Derivatives are NaN where the data do not determine them.
+        """
         self.check_columns(k.shape[1])
         model, used = self.model, self.model.columns_of_quantities(k.shape[1])
         exponent = tuple(self.derivative[column] for column in used)
@@ -332,7 +345,10 @@ class Derivative(SmootherWrapper):
 
 
 class DerivativeEstimate(Estimate):
-    """The estimate of a derivative, from the local polynomials of queries."""
+    """The estimate of a derivative, from the local polynomials of queries.
+
+    `variance_of` raises `ValueError` unless the rule is `Softmax`.
+    """
 
     q: NewInputs
     prior: Prior | None  # with the weights of rows

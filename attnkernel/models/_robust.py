@@ -26,9 +26,10 @@ from ._smoother import SmootherWrapper, hide_rows, on_padded_rows
 def residual_scale(
     residuals: Float[Array, " n"], weights: RowWeights | None
 ) -> tuple[Float[Array, ""], Float[Array, " n"]]:
-    r"""Returns $\hat\sigma$, 0 where more than half of the residuals are 0, and the residuals.
+    r"""Returns the scale $\hat\sigma = \operatorname{med}_j |r_j| / 0.6745$, and the residuals.
 
-    Residuals of rows of weight 0, and those of rows without any label in reach, are 0.
+    The scale is 0 where more than half of the residuals are 0 to rounding. Residuals are set to 0
+    for rows with weight 0, and for rows without any label in reach (NaN).
     """
     is_known = ~jnp.isnan(residuals)
     if weights is not None:
@@ -129,8 +130,11 @@ class RobustRegression(SmootherWrapper):
     def evaluate(
         self, prior: Prior | None, q: NewInputs, rows: Rows
     ) -> tuple[Predictions, DataSupport]:
-        """Predictions at queries, and how well the data determine them for all labels: what the
-        model gives where no label has weight."""
+        """Predictions at queries, and their `DataSupport`.
+
+        A flag is True if it is for any column of labels. Where no label has weight, the prediction
+        is that of the inner model.
+        """
         if prior is not None:
             prior.check(q.shape[0], rows.x.shape[0])
         delta = _robustness_weights(self, prior, q, dataclasses.replace(rows, has_one_label=False))
@@ -192,7 +196,7 @@ def _robustness_weights(
 
 
 def _map_columns(function: Callable[..., Any], *arrays: Float[Array, "n out"]) -> Any:
-    """Returns the function of each column, whose results are columns of arrays."""
+    """Applies the function to each column of the arrays, and stacks its results along axis 1."""
     if arrays[0].shape[1] == 1:
         return jax.tree.map(lambda part: part[:, None], function(*(part[:, 0] for part in arrays)))
     return jax.vmap(function, in_axes=1, out_axes=1)(*arrays)

@@ -1,6 +1,6 @@
-"""What regressions share: their arguments, predictions in one compiled program, bounds of a fit.
+"""Base classes of regressions: arguments of a call, compiled predictions, bounds of a fit.
 
-Programs are shared by data of other numbers of rows.
+Data sets of similar size share compiled programs.
 """
 
 import operator
@@ -32,7 +32,10 @@ def require_parts(kernel: Any, rule: Any, method: Any) -> None:
 
 
 def with_weights(prior: Prior | None, rows: Rows) -> Prior | None:
-    """Returns a prior and the weights of rows as one prior."""
+    """Returns one prior: `prior` times the weights of the rows; None if there are neither.
+
+    Rows with the Boolean weight False are hidden.
+    """
     if prior is not None:
         require_prior("prior", prior)
     weights = rows.weights
@@ -48,7 +51,7 @@ def with_weights(prior: Prior | None, rows: Rows) -> Prior | None:
 
 
 def hide_rows(rows: Rows, mask: KeyMask) -> Rows:
-    """Returns the rows, of weight 0 where the mask hides them from every query."""
+    """Returns the rows with weight 0 where `mask.allowed` is False: hidden from every query."""
     if mask.allowed is None:
         return rows
     weights = rows.row_weights(wider_dtype(rows.x.dtype))
@@ -63,7 +66,10 @@ def _log_of_weights(weights: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def with_bounds_of(field: str, model: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Returns a model at its lower and upper bounds: `bounds` of a field, all other leaves free."""
+    """Returns the box for a fit, as two models (lower, upper).
+
+    The named field has the two `bounds`; all other leaves are -inf and inf.
+    """
     lower, upper = unbounded(model)
     where = operator.attrgetter(field)
     return eqx.tree_at(where, lower, bounds[0]), eqx.tree_at(where, upper, bounds[1])
@@ -84,7 +90,7 @@ def between_bounds(share: Scalar | float, own: Any, lower: Any, upper: Any) -> A
 
 
 class RowsRegression(eqx.Module):
-    """A regression that reads the arguments of its call once, and predicts from rows."""
+    """Base of regressions: a call reads its arguments once as queries and `Rows`, then predicts."""
 
     def __call__(
         self,
@@ -119,7 +125,7 @@ class RowsRegression(eqx.Module):
     def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Any:
         """Predictions from checked data, by default those of `evaluate` in one compiled program.
 
-        Warns where predictions of order 1 or 2 extrapolate.
+        Warns where predictions of order 1 or 2 extrapolate or the local design is rank-deficient.
         """
         model: Any = self
         out, support = on_padded_rows(type(self).evaluate, model, prior, q, rows)
@@ -127,11 +133,17 @@ class RowsRegression(eqx.Module):
         return out
 
     def evaluate(self, prior: Prior | None, q: NewInputs, rows: Rows) -> tuple[Predictions, Any]:
-        """Predictions from checked data, and their `DataSupport`."""
+        """Predictions from checked data, and their `DataSupport`.
+
+        Default: raises `NotImplementedError`. A subclass has this, `predict` or `__call__`.
+        """
         raise NotImplementedError(f"{type(self).__name__} has neither `__call__` nor `predict`.")
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, as in `ak.kernels.category_counts`."""
+        """Returns {column: number of its categories} for the columns of x that hold codes.
+
+        None: the number is not known. `dim`: the number of columns of x. Default: no such columns.
+        """
         return {}
 
     def read(
@@ -147,7 +159,10 @@ class RowsRegression(eqx.Module):
         return q, rows
 
     def check_widths(self, x_new: Array, x: Array) -> None:
-        """Raises `ValueError`, with these shapes, unless the kernel compares these inputs."""
+        """Raises `ValueError`, with both shapes, if their widths do not fit the kernel.
+
+        A model without a kernel accepts all.
+        """
         kernel = getattr(self, "kernel", None)
         if isinstance(kernel, Kernel):
             try:
@@ -169,8 +184,8 @@ def on_padded_rows(
     """Returns `function(model, prior, q, rows)`, arrays with a row for each query, in one compiled
     program.
 
-    Outside `jit` and without a prior, queries and rows are padded to a `bucket_size`: other sizes
-    then share the program.
+    Outside `jit` and without a prior, queries and rows are padded to a `bucket_size`, and results
+    are cut to the queries: data of similar size then share the program.
     """
     m = q.shape[0]  # a size, or a symbol of one in an export
     can_pad = prior is None and model.can_pad_rows and rows.is_on_one_device(model, q)
@@ -182,7 +197,7 @@ def on_padded_rows(
 
 class Smoother(RowsRegression):
     """A regression whose data are arguments of the call. Its kinds are `LinearSmoother`,
-    `LocalLikelihood`, `LocalQuantile` and `RobustRegression`.
+    `LocalLikelihood`, `LocalQuantile`, `RobustRegression` and `DensityModel`.
 
     To add one, write `__call__`, or `predict`, which gets checked data. `ak.fit` and inference ask
     a model for the methods below, each of which has a default.
@@ -211,13 +226,15 @@ class Smoother(RowsRegression):
 
         None, the default: the model has no such correction, and `ak.bands` needs `corrected=False`.
 
-        **Arguments:** `rows`: n; `dim`: the number of columns of x.
+        **Arguments:** `rows`: the number n of labelled rows; `dim`: the number of columns of x.
         """
         return None
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
-        """The box for a fit: the model of all lower bounds, and that of all upper ones; rows with
-        weight 0 are ignored. Default: no bounds."""
+        """Returns the box for a fit, as two models: one holds all lower bounds, one all upper ones.
+
+        Rows of x with weight 0 are ignored. Default: -inf and inf.
+        """
         return unbounded(self)
 
 
@@ -232,14 +249,14 @@ class SmootherWrapper(Smoother):
         return getattr(self.model, "kernel", None)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The columns of x that hold codes of categories, those of the model."""
+        """Returns the `category_counts` of the inner model."""
         return self.model.category_counts(dim)
 
     @property
     def can_pad_rows(self) -> bool:  # type: ignore[override]
-        """Whether the model can."""
+        """Whether the inner model ignores rows with False in `weights`: they may pad the data."""
         return self.model.can_pad_rows
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
-        """The box for a fit, as two models: that of the model, all else free."""
+        """Returns the box for a fit, as two wrappers: bounds of the inner model, all else free."""
         return with_bounds_of("model", self, self.model.search_box(x, weights))

@@ -118,12 +118,12 @@ class BiasReducedAttention(CachedLayer):
         return module._output(self._smooth(q, keys, sum(held[1:], held[0]), prior)), after
 
     def _repeat_shared(self, k: Heads, v: Heads) -> tuple[Heads, Heads]:
-        """Returns keys and values of each head of queries: those that share keys differ in their
-        residuals."""
+        """Returns keys and values, repeated so that each query head has its own: query heads that
+        share keys have different residuals."""
         group = self.attention.num_heads // self.attention.num_kv_heads
         return jnp.repeat(k, group, axis=1), jnp.repeat(v, group, axis=1)
 
     def _smooth(self, q: Heads, k: Heads, values: Heads, prior: Any) -> Heads:
-        """Returns A z of each head, for the rows z of `values`."""
+        """Returns A z of each head: A are its attention weights, z the rows of `values`."""
         smoothed, _ = self.attention._attend(q, k, values, prior)
         return split_heads(smoothed, q.shape[1]).astype(values.dtype)

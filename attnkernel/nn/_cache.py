@@ -23,7 +23,7 @@ from .._core.validation import MAX_INTEGER, as_integer, require_bool, require_in
 from ..priors import AtPositions, Causal, MaskArray, Prior, Window
 from ._inputs import as_positions, multiply_priors
 
-EMPTY = MAX_INTEGER  # the number of an empty place: no query is behind it
+EMPTY = MAX_INTEGER  # row number of an empty place, above that of any query: none sees it
 
 
 class Cache(eqx.Module):
@@ -50,7 +50,10 @@ class Cache(eqx.Module):
     length: Int[Array, ""]
 
     def next_positions(self, rows: int) -> Int[Array, " rows"]:
-        """The numbers of the next rows in the sequence, from 0."""
+        """Returns `length`, `length` + 1, ...: the numbers in the sequence of the next rows.
+
+        `rows`: how many rows follow.
+        """
         return self.length + jnp.arange(rows)
 
     def rollback(self, length: ArrayLike) -> "Cache":
@@ -167,12 +170,12 @@ class KVCache(Cache):
 
     @property
     def keys(self) -> Float[Array, "capacity heads qk_size"]:
-        """The keys, at the places of their rows."""
+        """The stored keys, one for each place; `rows.numbers` says which row is at a place."""
         return self.rows.keys
 
     @property
     def values(self) -> Float[Array, "capacity heads vo_size"]:
-        """The values, at the places of their rows."""
+        """The stored values, in the order of `keys`; of size 0 if keys hold them."""
         return self.rows.values
 
     def keep(self, length: ArrayLike, rows: ArrayLike, count: ArrayLike | None = None) -> "KVCache":
@@ -219,6 +222,9 @@ class KVCache(Cache):
     ) -> tuple[CachedRows, "KVCache"]:
         """Returns the rows that new rows may attend to, themselves included, and the new cache.
 
+        The `CachedRows` include empty places, of number `EMPTY`, and rows that no new row sees.
+        `visible_prior` hides both.
+
         **Arguments:** `keys`, `values`: of the new rows. `count`: how many of them are valid.
         Default: all. `positions`: of each. Default: its number in the sequence.
 
@@ -258,7 +264,10 @@ class KVCache(Cache):
     def visible_prior(
         self, seen: CachedRows, positions: Int[Array, " new"], mask: Array | None, prior: Any
     ) -> Prior:
-        """The prior of new rows over the rows that `append` returned; `self` is the cache before.
+        """Returns a prior with the new rows as queries, and the rows of `append` as keys.
+
+        It is the product of `mask`, the window of a ring and `prior`. `self` is the cache before
+        `append`.
 
         **Arguments:** `positions`: of the new rows. `mask`: which new row sees which new row.
         Default: each sees those before it and itself. `prior`: further, at positions.
@@ -279,7 +288,7 @@ class KVCache(Cache):
         return multiply_priors(given, visible, window)
 
     def _places(self, numbers: Int[Array, " rows"]) -> Int[Array, " rows"]:
-        """Returns the place of each row of the sequence."""
+        """Returns the index in the arrays of each row, given by its number in the sequence."""
         if not self.ring:
             return numbers
         around = (numbers - self.sinks) % (self.capacity - self.sinks)
@@ -337,21 +346,31 @@ class RecurrentCache(Cache):
         return jnp.result_type(*jax.tree.leaves(self.state))
 
     def keep(self, length: ArrayLike, rows: ArrayLike, count: ArrayLike | None = None) -> "Cache":
+        """Always raises `ValueError`: a recurrent state cannot drop rows.
+
+        Keep the earlier cache, and repeat the step with `count=`.
+        """
         raise ValueError(
             "A recurrent state cannot give rows back: keep the earlier cache, and repeat the step "
             "with count=, the number of accepted rows."
         )
 
     def advanced(self, state: Any, rows: Int[Array, ""] | int) -> "RecurrentCache":
-        """Returns the cache of another state, in the dtypes of this one, with more rows."""
+        """Returns the cache with `state` in place of its own, in the same dtypes.
+
+        `rows`: the number of rows that `length` grows by.
+        """
         state = jax.tree.map(lambda new, old: new.astype(old.dtype), state, self.state)
         where = lambda cache: (cache.state, cache.length)  # noqa: E731
         return eqx.tree_at(where, self, (state, self.length + rows))
 
 
 def as_count(name: str, count: Any, most: int) -> Int[Array, ""] | int:
-    """Returns a number of rows from 0 to `most`, for None all of them; `ValueError` for another, in
-    `jit` at run time."""
+    """Returns `count`, or `most` if it is None.
+
+    Raises `ValueError` unless it is an integer from 0 to `most`; inside `jit`, an error at run
+    time.
+    """
     if count is None:
         return most
     require_integer(name, count, 0)

@@ -17,11 +17,11 @@ from ._inputs import as_sequence, size_or, zero_invalid
 
 
 class NewRows(NamedTuple):
-    """The arguments of `step`, checked; rows of padding are 0."""
+    """The arguments of `step`, checked except for `positions`; rows of padding are 0."""
 
     x: Float[Array, "new size"]
     valid: Bool[Array, " new"] | None
-    rows: Int[Array, ""] | int  # that are valid
+    rows: Int[Array, ""] | int  # the number of valid rows
     mask: Bool[Array, "new new"] | None
     prior: Prior | PerHead | None
     positions: ArrayLike | None
@@ -114,7 +114,10 @@ class CachedLayer(eqx.Module):
 
     @abc.abstractmethod
     def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, Cache]:
-        """Returns the output of new rows, that of padding included, and the cache with them."""
+        """Returns the output of all new rows, padding included, and the cache with the valid rows.
+
+        Rows of padding may have any output: `step` sets it to 0.
+        """
 
 
 class HeadsLayer(CachedLayer):
@@ -134,7 +137,11 @@ class HeadsLayer(CachedLayer):
         qk_size: int | None,
         vo_size: int | None,
     ) -> None:
-        """Sets the sizes, those of a head by default to an equal share of the size of queries."""
+        """Sets the sizes; `ValueError` unless they are positive integers.
+
+        Default of `output_size`: `query_size`. Default of `qk_size` and `vo_size`, which are those
+        of one head: `query_size // num_heads`.
+        """
         self.num_heads = as_integer("num_heads", num_heads, 1)
         self.query_size = as_integer("query_size", query_size, 1)
         self.output_size = size_or("output_size", output_size, self.query_size)

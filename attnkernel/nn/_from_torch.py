@@ -47,8 +47,8 @@ def from_torch(
       `state_dict`, no.
     - `options`: further arguments of `MultiheadAttention`, such as `prior=ak.Causal()`.
 
-    **Returns:** a `MultiheadAttention`, in the dtype of the weights; with `bias_k` and `bias_v`, it
-    in a `PersistentMemory`. Dropout is 0 unless it is given.
+    **Returns:** a `MultiheadAttention`, in the dtype of the weights; with `bias_k` and `bias_v`, a
+    `PersistentMemory` that holds it. Dropout is 0 unless it is given.
 
     **Raises:** `ValueError` if an array is missing, left over or of another shape, H does not
     divide E, or the dtype is bfloat16 in PyTorch, which NumPy does not have.
@@ -138,7 +138,10 @@ def _read_arrays(weights: Mapping, prefix: str, heads: int) -> dict[str, Array]:
 
 
 def _as_array(name: str, value: Any) -> Array:
-    """Returns a tensor of PyTorch, or an array, as one of JAX."""
+    """Returns a PyTorch tensor or an array as a JAX array.
+
+    Raises `ValueError` unless it is real and finite, in a dtype that NumPy has.
+    """
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     try:
@@ -155,7 +158,8 @@ def _as_array(name: str, value: Any) -> Array:
 def _with_weights(
     arrays: dict[str, Array], heads: int, options: dict[str, Any]
 ) -> MultiheadAttention:
-    """Returns the module with these weights and biases."""
+    """Returns a `MultiheadAttention` with these weights and biases; `ValueError` if `options` has
+    an argument that they decide."""
     taken = {"use_query_bias", "use_key_bias", "use_value_bias", "use_output_bias", "key_size"}
     taken |= {"value_size", "output_size", "qk_size", "vo_size", "num_kv_heads", "dtype", "key"}
     if wrong := sorted(taken & set(options)):

@@ -19,7 +19,7 @@ Heads = Float[Array, "_rows _heads _size"]
 
 
 def size_or(name: str, size: int | None, default: int) -> int:
-    """Returns the size, from 1, or the default where it is None."""
+    """Returns the size, or the default if it is None; `ValueError` unless it is at least 1."""
     return default if size is None else as_integer(name, size, 1)
 
 
@@ -41,7 +41,10 @@ def as_sequence(name: str, rows: Any, size: int) -> Float[Array, "rows size"]:
 
 
 def as_row_mask(mask: ArrayLike | None, rows: int) -> Bool[Array, " rows"] | None:
-    """Returns the mask of valid rows; `ValueError` unless it has one Boolean per row."""
+    """Returns the mask as an array, True = valid row; None stays None.
+
+    Raises `ValueError` unless it has one Boolean for each of `rows` rows.
+    """
     if mask is None:
         return None
     valid = as_boolean_array("mask", mask, 1, "(rows,), True = valid row")
@@ -60,8 +63,11 @@ def zero_invalid(
 
 
 def as_positions(name: str, given: Any, rows: int, axes: int = 1) -> Int[Array, "rows *axes"]:
-    """Returns positions as given, or along one axis 0, 1, 2, ...; `ValueError` unless there is one
-    for each row and axis."""
+    """Returns positions as an integer array, shape (rows,), or (rows, axes) for several axes.
+
+    Default along one axis: 0, 1, 2, ... Raises `ValueError` for another shape, or if positions
+    along several axes are None. `rows`, `axes`: how many there are.
+    """
     if given is None and axes == 1:
         return jnp.arange(rows)
     shape = (rows,) if axes == 1 else (rows, axes)
@@ -74,19 +80,23 @@ def as_positions(name: str, given: Any, rows: int, axes: int = 1) -> Int[Array, 
 
 
 def split_heads(rows: Array, heads: int) -> Heads:
-    """Returns the part of each head of rows, also of none."""
+    """Returns rows cut into `heads` parts of equal size: shape (rows, heads, size). There may be 0
+    rows."""
     return rows.reshape(rows.shape[0], heads, rows.shape[1] // heads)
 
 
 def join_heads(heads: Float[Array, "_rows *_heads"]) -> Float[Array, "_rows _width"]:
-    """Returns the parts of all heads side by side, also of no rows."""
+    """Returns the parts of all heads side by side: shape (rows, width). There may be 0 rows."""
     return heads.reshape(heads.shape[0], math.prod(heads.shape[1:]))
 
 
 def mask_as_prior(
     mask: ArrayLike | None, heads: int, queries: int, keys: int
 ) -> Prior | PerHead | None:
-    """Converts a mask array to a prior."""
+    """Returns the mask as a `MaskArray`, or with an axis of heads as a `PerHead`; None stays None.
+
+    Raises `ValueError` for another dtype or shape. `heads`, `queries`, `keys`: how many there are.
+    """
     if mask is None:
         return None
     shapes = ((queries, keys), (heads, queries, keys))

@@ -187,7 +187,10 @@ class LatentAttention(HeadsLayer):
         return KVCache(capacity, 1, self.latent_size + self.rotary_size, 0, **options)
 
     def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache]:
-        """Returns the output of new rows and the cache with them, without keys or values."""
+        """Returns the output of all new rows, padding included, and the cache with the valid rows.
+
+        Heads attend to the latents: keys and values of heads are not formed.
+        """
         require_instance("cache", cache, KVCache, "layer.cache(100)")
         rows, at = len(new.x), new.positions
         at = cache.next_positions(rows) if at is None else as_positions("positions", at, rows)
@@ -208,14 +211,15 @@ class LatentAttention(HeadsLayer):
         return self._output(_product("hnr,hdr->hnd", mean, value_weights)), after
 
     def _latents(self, x: Array, positions: Array) -> tuple[Array, Array]:
-        """Returns the latent of each row, and the rotated part of its key."""
+        """Returns the latent of each row, and the rotated part of its key: `rotary_size` columns,
+        which may be 0."""
         latents = _project_and_norm(x, self.latent_proj, self.latent_norm)
         if self.rotary_proj is None:
             return latents, latents[:, :0]
         return latents, self.rotary(jax.vmap(self.rotary_proj)(x), positions)
 
     def _queries(self, x: Array, positions: Array) -> Float[Array, "heads _rows _size"]:
-        """Returns the queries of heads, their last numbers rotated."""
+        """Returns the queries of all heads, with their last `rotary_size` coordinates rotated."""
         latents = _project_and_norm(x, self.query_latent_proj, self.query_latent_norm)
         q = split_heads(jax.vmap(self.query_proj)(latents), self.num_heads).swapaxes(0, 1)
         if not self.rotary_size:
@@ -224,19 +228,19 @@ class LatentAttention(HeadsLayer):
         return jnp.concatenate([plain, self.rotary(turned, positions)], axis=-1)
 
     def _output(self, heads: Float[Array, "heads rows vo_size"]) -> Array:
-        """Returns the output of the values that heads attend to."""
+        """Returns the output projection of the heads' weighted means of values."""
         return jax.vmap(self.output_proj)(join_heads(heads.swapaxes(0, 1)))
 
 
 def _project_and_norm(
     x: Float[Array, "rows size"], proj: eqx.nn.Linear | None, norm: eqx.nn.RMSNorm | None
 ) -> Float[Array, "rows _latent_size"]:
-    """Returns norm(W x) of each row; what is None leaves the rows as they are."""
+    """Returns norm(W x) of each row; W (`proj`) or the norm is skipped if it is None."""
     for layer in (proj, norm):
         x = x if layer is None else jax.vmap(layer)(x)
     return x
 
 
 def _product(subscripts: str, a: Array, b: Array) -> Array:
-    """Returns the product of heads in the full precision of their dtype, in that of `a`."""
+    """Returns the einsum of `a` and `b` at full precision, in the dtype of `a`."""
     return jnp.einsum(subscripts, a, b.astype(a.dtype), precision=jax.lax.Precision.HIGHEST)

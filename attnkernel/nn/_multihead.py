@@ -188,7 +188,9 @@ class MultiheadAttention(HeadsLayer):
         positions: Int[Array, "queries *axes"] | None = None,
         key_positions: Int[Array, "keys *axes"] | None = None,
     ) -> Float[Array, "queries output_size"]:
-        """**Arguments:**
+        """Returns the output of each query; warns if `deterministic` is given.
+
+        **Arguments:**
 
         - `query`, `key_`, `value`: one sequence each, the last two of the same length.
         - `mask`: True = attend, shape (queries, keys) or (heads, queries, keys); integers other
@@ -221,7 +223,7 @@ class MultiheadAttention(HeadsLayer):
         *,
         prior: Prior | PerHead | None = None,
     ) -> tuple[Float[Array, "queries output_size"], Bool[Array, " queries"]]:
-        """The output without dropout, and the queries for which no head sees a key."""
+        """The output without dropout, and a mask of queries: True where no head sees a key."""
         out, empty = self._attend(*self._read(query, key_, value, prior=prior))
         return self._output(out), empty
 
@@ -287,8 +289,11 @@ class MultiheadAttention(HeadsLayer):
         key_positions: Any = None,
         process_heads: ProcessHeads | None = None,
     ) -> tuple[Heads, Heads, Heads, Prior | PerHead | None]:
-        """Returns the heads of queries, keys and values, normalised, processed and rotated, and
-        the product of all priors."""
+        """Returns the heads of queries, keys and values, and the product of mask and priors.
+
+        Heads are projected, then processed by `process_heads`. Queries and keys are normalised
+        before this, and rotated after it. The prior is None if none is given.
+        """
         query = as_sequence("query", query, self.query_size)
         key_ = as_sequence("key_", key_, self.key_size)
         value = as_sequence("value", value, self.value_size)
@@ -339,8 +344,8 @@ class MultiheadAttention(HeadsLayer):
     def _attend(
         self, q: Heads, k: Heads, v: Heads, prior: Any
     ) -> tuple[Float[Array, "_rows _width"], Bool[Array, " _rows"]]:
-        """Returns the values of all heads side by side, and the queries for which no head sees a
-        key."""
+        """Returns the results of all heads side by side, before the output projection, and a mask
+        of queries: True where no head sees a key."""
         heads, parts = self._grouped((q, k, v), prior)
         polynomial = Polynomial(tuple(parts.values()), self.order, method=self.method)
         local = local_polynomial(*heads, polynomial=polynomial, ridge=self.ridge)
@@ -350,7 +355,7 @@ class MultiheadAttention(HeadsLayer):
     def _attend_with_dropout(
         self, q: Heads, k: Heads, v: Heads, prior: Any, key: PRNGKeyArray | None
     ) -> Float[Array, "_rows _width"]:
-        """Returns the values of all heads side by side, of order 0, with dropout on their weights.
+        """Returns the results of all heads side by side, of order 0, with dropout on their weights.
 
         `ValueError` without a key.
         """
@@ -372,8 +377,11 @@ class MultiheadAttention(HeadsLayer):
         return weights.reshape(self.num_heads, *weights.shape[2:])
 
     def _grouped(self, heads: tuple[Heads, ...], prior: Any) -> tuple[list[Array], dict[str, Any]]:
-        """Returns heads, and `kernel`, `prior` and `rule`, as `attend` takes them, their heads in
-        two axes: key heads, and the query heads that share each of them."""
+        """Returns the arrays `heads`, and a dict of `kernel`, `prior` and `rule`, for `attend`.
+
+        Heads become two leading axes: heads of keys, and the query heads that share each of them.
+        Keys and values have size 1 along the second.
+        """
         kv_heads = heads[1].shape[1]
         groups = (kv_heads, self.num_heads // kv_heads)
 
@@ -396,7 +404,7 @@ class MultiheadAttention(HeadsLayer):
         ], parts
 
     def _output(self, heads: Float[Array, "_rows *_heads"]) -> Float[Array, "_rows output_size"]:
-        """Returns the output of the values that heads attend to."""
+        """Returns the output projection of the results of heads."""
         return jax.vmap(self.output_proj)(join_heads(heads))
 
     def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache | RecurrentCache]:
@@ -429,7 +437,10 @@ class MultiheadAttention(HeadsLayer):
         return (q, k, v), at if axes == 1 else numbers
 
     def _decode_linear(self, new: NewRows, cache: RecurrentCache) -> tuple[Array, RecurrentCache]:
-        """Returns the output of new rows by linear attention to themselves and all rows before."""
+        """Returns the output of new rows by linear attention, and the cache with the valid ones.
+
+        Each row attends to itself and to all rows before. `ValueError` for a mask or a prior.
+        """
         new.refuse("sums of linear attention hold all rows before, in their order", "mask", "prior")
         require_instance("cache.state", cache.state, LinearState, "attention.recurrent_cache()")
         method, kernel, rule, _ = self._linear_parts()
@@ -456,8 +467,10 @@ class MultiheadAttention(HeadsLayer):
         return self._output(out.swapaxes(0, 1).astype(q.dtype)), cache.advanced(state, new.rows)
 
     def _linear_parts(self) -> tuple[Linear, Kernel, Rule, Prior]:
-        """Returns method, kernel, rule and prior; `ValueError` unless they are of linear attention,
-        the same for all heads."""
+        """Returns method, kernel, rule and prior, `Causal()` if the module has none.
+
+        Raises `ValueError` unless the method is `Linear`, and all heads have the same parts.
+        """
         parts: Any = (self.method, self.kernel, self.rule, self.prior or Causal())
         if not all(map(isinstance, parts, (Linear, Kernel, Rule, Prior))):
             raise ValueError(

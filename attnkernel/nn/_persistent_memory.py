@@ -105,7 +105,7 @@ class PersistentMemory(CachedLayer):
     def _attend(
         self, q: Heads, k: Heads, v: Heads, prior: Any
     ) -> Float[Array, "_rows output_size"]:
-        """Returns the output of heads that attend to keys, which the prior may hide, and memory."""
+        """Returns the output of queries that attend to keys under the prior, and to all memory."""
         module = self.attention
         q, k, v = (part.swapaxes(0, 1) for part in (q, k, v))
         parts = {"kernel": module.kernel, "rule": module.rule, "method": module.method}
@@ -118,5 +118,5 @@ class PersistentMemory(CachedLayer):
 
 @eqx.filter_jit
 def _merged_value(first: SoftmaxState, second: SoftmaxState, log_sink: Array | None) -> Array:
-    """Returns the values of two disjoint sets of keys and a sink together."""
+    """Returns the weighted means of values over two disjoint sets of keys and a sink, if any."""
     return first.merge(second).with_sink(log_sink).value

@@ -286,15 +286,17 @@ class RecurrentAttention(HeadsLayer):
         return jax.vmap(self.output_proj)(out), state
 
     def _state_size(self) -> int:
-        """Returns the number of coordinates of a key of the estimator."""
+        """Returns the size of keys as the estimator gets them: of features if there is a kernel."""
         if self.kernel is None:
             return self.qk_size
         one = jax.ShapeDtypeStruct((1, self.qk_size), jnp.result_type(float))
         return eqx.filter_eval_shape(self.kernel.features, one).log.shape[1]
 
     def _require_estimator_takes(self, decay: str | None) -> None:
-        """Raises `ValueError` if the estimator refuses the keys, decays and rates of the layer:
-        keys of length 1, or without a norm of any length."""
+        """Raises `ValueError` if the estimator refuses the keys, decays and rates of the layer.
+
+        It is asked about one row, with a key of length 1, or without `qk_norm` of length 1000.
+        """
         size = self._state_size()
         key = np.full((1, 1, size), (1.0 if self.qk_norm else 1e3) / np.sqrt(size))
         channels = size if decay == "channel" else 1

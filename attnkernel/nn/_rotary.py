@@ -76,7 +76,7 @@ class Rotary(eqx.Module):
         return 1 if parameter is None or len(parameter.shape) == 1 else parameter.shape[0]
 
     def frequencies_of(self, size: int) -> Float[Array, "axes pairs"]:
-        """θ, for points of a size.
+        """Returns θ for points of `size` coordinates: one row for each axis of positions.
 
         **Raises:** `ValueError` if points have too few coordinates.
         """
@@ -140,7 +140,10 @@ def require_rotary(rotary: Any, size: int, name: str = "qk_size") -> None:
 
 
 def _as_parameter(frequencies: Number) -> Parameter:
-    """Returns the parameter of an array of frequencies; `ValueError` unless it has 1 or 2 axes."""
+    """Returns frequencies as a parameter, constant if they are `ak.fixed`, else trained.
+
+    Raises `ValueError` unless they are finite, with 1 or 2 axes.
+    """
     is_fixed = isinstance(frequencies, Fixed)
     array: Any = frequencies.numbers if is_fixed else as_real_array("frequencies", frequencies)
     is_finite = not is_concrete(array) or np.all(np.isfinite(array))
@@ -212,6 +215,9 @@ def llama3_frequencies(
     r"""$\theta' = \gamma \theta + (1 - \gamma)\, \theta / s$ with
     $\gamma = \mathrm{clip}\big( (r - r_l) / (r_h - r_l), 0, 1 \big)$.
 
+    θ are those of `rotary_frequencies`, and $r = L \theta / 2\pi$ is the number of turns of a pair
+    in L positions. Pairs of $r_h$ turns or more keep θ. Those of $r_l$ or fewer are slowed by s.
+
     **Arguments:**
 
     - `size`, `base`: as in `rotary_frequencies`. Default base: 500 000.
@@ -248,6 +254,8 @@ def yarn_frequencies(
     slow: float = 1.0,
 ) -> Float[np.ndarray, " pairs"]:
     r"""$\theta' = \gamma_c \theta + (1 - \gamma_c)\, \theta / s$, where γ falls linearly in c.
+
+    θ are those of `rotary_frequencies`.
 
     γ is 1 up to the pair that turns `fast` times in L positions, its number rounded down, and 0
     from the pair that turns `slow` times, rounded up: the released code of YaRN, whose ramp is
@@ -314,8 +322,8 @@ def axial_frequencies(
 def _checked(
     size: int, factor: float, length: int, base: float
 ) -> tuple[Float[np.ndarray, " pairs"], float, int]:
-    """Returns the frequencies of the training, the factor and the length; `ValueError` unless
-    these are numbers from 1."""
+    """Returns `rotary_frequencies(size, base)`, the factor and the length; `ValueError` unless both
+    are at least 1."""
     factor = _require_above("factor", factor, 1.0, "4.0", or_equal=True)
     return rotary_frequencies(size, base), factor, as_integer("length", length, 1)
 

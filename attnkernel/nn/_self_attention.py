@@ -90,12 +90,12 @@ class SelfAttention(eqx.Module):
     def votes(
         self, x: Float[Array, "rows size"], *, prior: Prior | None = None, k_largest: int = 10
     ) -> Votes:
-        """The largest weights of each row, and their rows: see `ak.votes`."""
+        """The largest weights of each row, and the rows that have them: see `ak.votes`."""
         q, k, _, parts = self._read(x, prior)
         return votes(q, k, **parts, k_largest=k_largest)
 
     def _read(self, x: Array, prior: Prior | None) -> tuple[Array, Array, Array, dict[str, Any]]:
-        """Returns queries, keys, values, and the arguments of `attend` that weights depend on."""
+        """Returns queries, keys, values, and a dict: `kernel`, `prior` and `rule` for `attend`."""
         x = as_sequence("x", x, int(self.query_proj.in_features))
         require_finite("x", x)
         q, k, v = (jax.vmap(p)(x) for p in (self.query_proj, self.key_proj, self.value_proj))

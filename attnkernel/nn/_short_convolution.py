@@ -71,7 +71,9 @@ class ShortConvolution(eqx.Module):
         recent: Float[Array, "recent channels"],
         mask: ArrayLike | None = None,
     ) -> tuple[Float[Array, "rows channels"], Float[Array, "recent channels"]]:
-        """The convolution of the next rows of a sequence, and its last w − 1 rows.
+        """The convolution of the next rows of a sequence, and the `recent` rows of the next step.
+
+        These are the last w − 1 valid rows of the sequence, before convolution.
 
         **Arguments:** `x`, `mask`: the new rows, as in a call. `recent`: the w − 1 rows before.
 
@@ -94,7 +96,10 @@ class ShortConvolution(eqx.Module):
     def next_rows(
         self, x: Array, recent: Array, valid: Bool[Array, " rows"] | None
     ) -> tuple[Array, Array]:
-        """`step` of arrays that are checked; `valid`: the mask, or None."""
+        """Returns the same as `step`, for arrays that are already checked.
+
+        `valid`: True = valid row; None: all are valid.
+        """
         rows = len(x)
         order = None if valid is None else jnp.argsort(~valid, stable=True)  # valid rows first
         x = x if order is None else x[order]

@@ -208,7 +208,7 @@ def profile(
 def _losses(
     model: Any, objective: Objective, logs: Float[Array, " grid"], x: Inputs, y: Labels
 ) -> Float[Array, " grid"]:
-    """Returns the objective for the logarithms of lengthscales, one after the other."""
+    """Returns the objective at each lengthscale. `logs`: the logarithms of the lengthscales."""
 
     def at(lengthscale: Positive) -> Array:
         moved = eqx.tree_at(lambda tree: tree.kernel.lengthscale_parameter, model, lengthscale)
@@ -218,7 +218,10 @@ def _losses(
 
 
 class _WithoutOneLabel(Prior):
-    """Query i sees its own input without one of its labels."""
+    """A prior at distinct inputs: query i sees its own input without one of the labels there.
+
+    The weight of its own input is (k − 1) / k for k labels (`counts`); that of others is 1.
+    """
 
     counts: Float[Array, " inputs"]
 
@@ -263,8 +266,12 @@ class OfDistinctInputs(Objective):
 def merge_equal_rows(
     keys: np.ndarray, labels: Float[np.ndarray, "n out"], weights: Float[np.ndarray, " n"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the index of the first of each set of equal rows of `keys`, in their order, and that
-    of the set of each row; and of each set the total weight and the weighted mean of labels."""
+    """Returns (first, set of each row, total weights, means) of the sets of equal rows of `keys`.
+
+    The first: for each set, in sorted order, the index of its first row. The second: for each row,
+    the index of its set. The others: for each set, the sum of weights, and the weighted mean of
+    labels, shape (sets, out).
+    """
     _, first, of_row = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     of_row = of_row.reshape(-1)  # of two axes in NumPy 2.0
     total, sums = np.bincount(of_row, weights), np.zeros((len(first), labels.shape[1]))
@@ -274,9 +281,11 @@ def merge_equal_rows(
 
 
 def at_distinct_inputs(model: Any, data: Sample) -> Sample:
-    """Returns the rows with repeated inputs merged, where the criterion has a formula of them and
-    at most half as many inputs, and 4096, are distinct; others unchanged. Rows of different
-    weights are not merged."""
+    """Returns the sample with rows of equal input and equal weight merged into one.
+
+    Its objective is then an `OfDistinctInputs`. Unchanged inside `jit`, and if the criterion has no
+    formula for merged rows. Unchanged too unless 3 to min(n / 2, 4096) rows remain.
+    """
     x, y, objective = data
     has_formula = isinstance(objective, Penalised) or (
         type(objective) is LeaveOneOut and objective.score in (None, squared_error)

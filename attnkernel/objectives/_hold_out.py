@@ -103,7 +103,8 @@ class HoldOut(Validation):
             )
 
     def expected(self, permutations: int = 100) -> "ExpectedHoldOut":
-        """Returns the mean over draws, which `ak.fit` searches: an `ExpectedHoldOut`."""
+        """Returns an `ExpectedHoldOut`: the mean over draws, deterministic, for the search of
+        `ak.fit`."""
         return ExpectedHoldOut(self.size, permutations, score=self.score)
 
     @property
@@ -177,7 +178,7 @@ class ExpectedHoldOut(Validation):
         return self._checked(_scores_of_permutations, model, x, y)
 
     def _checked(self, function: Callable[..., Array], model: Any, x: Any, y: Any) -> Array:
-        """Returns a compiled function of arrays that were checked."""
+        """Returns `function(self, model, x, y)`, after a check of the size and the arrays."""
         _require_one(self.size)
         self.check(len(x))
         return function(self, model, as_points("x", x), as_real_array("y", y))
@@ -191,7 +192,10 @@ def _expected_error(of: ExpectedHoldOut, model: Any, x: Inputs, y: Labels) -> Sc
 
 @eqx.filter_jit
 def _scores_of_permutations(of: ExpectedHoldOut, model: Any, x: Inputs, y: Labels) -> Array:
-    """Returns the scores of rows in blocks, and NaN of others."""
+    """Returns the score of each row in each permutation, shape (permutations, n).
+
+    NaN for rows that are in no block or have weight 0.
+    """
     scores, weights = _scores_and_weights(of, model, x, y)
     return jnp.where(weights > 0, scores, jnp.nan)
 
@@ -199,7 +203,10 @@ def _scores_of_permutations(of: ExpectedHoldOut, model: Any, x: Inputs, y: Label
 def _scores_and_weights(
     of: ExpectedHoldOut, model: Any, x: Inputs, y: Labels
 ) -> tuple[Float[Array, "permutations n"], Float[Array, "permutations n"]]:
-    """Returns the scores of rows, 0 of those that are in no block, and their weights."""
+    """Returns the score and the weight of each row in each permutation.
+
+    Both are 0 for rows that are in no block.
+    """
     n, given = len(x), jnp.ones(len(x)) if of.weights is None else of.weights
     ranks = np.tile(np.arange(n), (of.permutations, 1))
     ranks = jnp.asarray(np.random.default_rng(0).permuted(ranks, axis=1))
@@ -238,8 +245,8 @@ def draw_rows(
 ) -> Int[Array, " h"]:
     """Returns the first h entries of `jax.random.permutation(key, n)`.
 
-    With `is_counted` the other rows come last, and these in the order that they would have alone
-    (with partitionable keys).
+    With `is_counted` the rows with True come first. They are in the order that they would have
+    without the other rows (with partitionable keys).
 
     The permutation sorts the rows by random bits, so that its first row is where the bits are
     smallest. Up to `MAX_ROWS_OF_ONE_SORT` rows it sorts once, which takes two thirds of the time

@@ -68,7 +68,10 @@ class HasDeviance(Protocol):
 
 
 def default_score(model: Any) -> Callable[[Any, Array], Array]:
-    """Returns the deviance of a model that has one, else `squared_error`."""
+    """Returns the score of each row by default, a function of predictions and labels.
+
+    It is the method `deviance` of a model that has one, else `squared_error`.
+    """
     return model.deviance if isinstance(model, HasDeviance) else squared_error
 
 
@@ -100,7 +103,7 @@ class Objective(eqx.Module):
 
     **Arguments:** `weights`: one number per row, shape (n,), at least 0: inverse variances of the
     labels up to a factor. Squared errors are averaged with them; `fit(..., weights=)` sets them,
-    also of those without this argument, such as `ak.HoldOut`.
+    also of objectives that do not take this argument, such as `ak.HoldOut`.
 
     **Raises:** `ValueError` for weights that are negative, not finite, or all 0.
     """
@@ -135,7 +138,7 @@ class Objective(eqx.Module):
                 )
 
     def with_rows(self, rows: Int[np.ndarray, " rows"] | Int[Array, " rows"]) -> "Objective":
-        """Returns the objective of these rows, given by their numbers."""
+        """Returns the objective with its `row_fields` at `rows`: indices of rows, not a `Rows`."""
         given = [name for name in self.row_fields if getattr(self, name) is not None]
         if not given:
             return self
@@ -170,9 +173,9 @@ class Objective(eqx.Module):
         return jnp.sum(jnp.where(has_weight, weights * scores, 0.0)) / jnp.sum(weights)
 
     def subsample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> "Sample | None":
-        """Returns a cheaper objective with nearly the same minima and curvature, or None.
+        """Returns some of the rows, with an objective of nearly the same minima and curvature.
 
-        A search from this number of starts begins on the sample.
+        A search from this number of `starts` begins on them. None, the default: it begins on all.
         """
         return None
 
@@ -192,18 +195,18 @@ class Sample(NamedTuple):
     objective: Objective
 
     def sorted_by_input(self) -> "Sample":
-        """Sorts the rows, and their weights, by input, so that neighbours are adjacent.
+        """Returns the sample sorted by input, with its weights: neighbours are then adjacent.
 
         A deterministic objective keeps its value; streaming sums then skip blocks of distant pairs.
         """
         return self._at_rows(input_order(self.x))
 
     def padded(self, model: Any, objectives: int | None = None) -> "Sample":
-        """Appends rows of weight 0, up to a `bucket_size`.
+        """Returns the sample with rows of weight 0 appended, up to a `bucket_size`.
 
         Unchanged where the model or the objective may read such rows, and inside `jit`.
-        `objectives`: how many are stacked along the leading axis of the arrays of the objective;
-        None: it is one.
+        `objectives`: the number of objectives that are stacked along the leading axis of the arrays
+        of `objective`. None: `objective` is a single one.
         """
         x, y, objective = self
         can_pad = isinstance(model, Smoother) and model.can_pad_rows and objective.can_pad_rows
@@ -220,8 +223,10 @@ class Sample(NamedTuple):
         return Sample(x, y, objective.with_weights(weights))
 
     def without_weightless_rows(self) -> "Sample":
-        """Keeps the rows with positive weight; all of them inside `jit`, where weights are
-        traced."""
+        """Returns the sample of the rows with positive weight.
+
+        Inside `jit`, where weights are traced, it has all rows.
+        """
         weights = self.objective.weights
         if weights is None or not is_concrete(weights):
             return self
@@ -266,7 +271,8 @@ class Validation(Objective):
 
     @property
     def can_pad_rows(self) -> bool:  # type: ignore[override]
-        """Whether the score is one of the library's, or the deviance of the model."""
+        """Whether rows with False in `weights` are ignored: by deterministic objectives whose score
+        is the default or one of the library's."""
         return not self.is_stochastic and self._has_known_score()
 
     def row_scores(self, model: Any, predicted: Any, y: Array) -> Float[Array, " n"]:
@@ -276,6 +282,6 @@ class Validation(Objective):
         return require_shape("score", score(predicted, y), (len(y),), expected, hint)
 
     def _has_known_score(self) -> bool:
-        """Whether the score is one of the library's, or that of the model."""
+        """Whether the score is one of the library's, or the default, that of the model."""
         own = self.saved_functions.values()
         return self.score is None or isinstance(self.score, CheckLoss) or self.score in own

@@ -66,11 +66,11 @@ class FoldValidation(Validation):
 
     C holds all rows, unless `ak.fit` of one data set finds that at the minimum over all rows, or
     over a sample of them, some are predicted by a polynomial of lower order, because the others do
-    not determine it (rank-deficient design). Their errors jump where the design becomes so, and
-    draw the minimum to that place. C is then the others, at every parameter alike. Order 1
-    and 2 on sparse data, 718 fits to 20 or 60 rows in one or two columns with such rows: the error
-    of the fitted curve is 0.96 of that with all rows, and that of lengthscales at which all rows
-    are determined 1.6.
+    not determine it (rank-deficient design). Errors at such rows jump where the design becomes
+    rank-deficient, and draw the minimum to that place. C then holds the other rows, the same at
+    every parameter. In 718 fits of order 1 and 2 to 20 or 60 rows in one or two columns, all with
+    such rows, the error of the fitted curve is 0.96 times that with all rows in C. For searches
+    restricted to lengthscales at which all rows are determined, it is 1.6 times that.
 
     `compared` is C as Booleans, shape (n,); None, and if none is True: all rows.
     """
@@ -81,6 +81,7 @@ class FoldValidation(Validation):
     )
 
     def mean(self, scores: Float[Array, " n"]) -> Scalar:
+        """Returns the weighted mean of the scores of the rows in C, as the class defines it."""
         if self.compared is None:
             return super().mean(scores)
         compared = self.compared | ~jnp.any(self.compared)
@@ -89,7 +90,7 @@ class FoldValidation(Validation):
 
     @abc.abstractmethod
     def mask(self, x: Inputs) -> Mask:
-        """Returns which rows each row may see."""
+        """Returns the mask of the pairs (i, j) in which row i is predicted from row j."""
 
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
@@ -100,23 +101,28 @@ class FoldValidation(Validation):
 
 
 def _polynomial_order(model: Any, data: Sample) -> int:
-    """Returns the order of a model of which some rows may not be compared, and else 0: of models
-    without polynomials, and inside `jit`."""
+    """Returns the order of the local polynomials of a model.
+
+    0 for models without them, and inside `jit`: all rows are then compared.
+    """
     order = getattr(getattr(model, "model", model), "order", 0)
     has_support = isinstance(model, Smoother) and type(model).evaluate is not Smoother.evaluate
     return order if has_support and is_on_one_device(model, *data) else 0
 
 
 def name_compared_rows(model: Any, data: Sample) -> Sample:
-    """Returns the sample whose objective names all rows as compared if `compare_determined_rows`
-    may leave some out, so that a search with and without these is one program."""
+    """Returns the sample with `compared` of its objective True for all rows, in place of None.
+
+    Searches with and without some of the rows then share one program. Unchanged if
+    `compare_determined_rows` can leave out none.
+    """
     if getattr(data.objective, "compared", data) is None and _polynomial_order(model, data):
         return _comparing(np.ones(len(data.x), bool), data)
     return data
 
 
 def _comparing(rows: np.ndarray, data: Sample) -> Sample:
-    """Returns the sample whose objective compares these rows."""
+    """Returns the sample with `compared` of its objective set to `rows`, a Boolean for each."""
     compared, is_none = jax.device_put(rows), lambda leaf: leaf is None
     where = lambda objective: objective.compared  # noqa: E731
     return data._replace(objective=eqx.tree_at(where, data.objective, compared, is_leaf=is_none))
@@ -125,13 +131,15 @@ def _comparing(rows: np.ndarray, data: Sample) -> Sample:
 def compare_determined_rows(
     model: Any, data: Sample, loss_at: Callable[[Any, Sample], float]
 ) -> Sample:
-    """Returns the sample whose objective compares the rows that others determine, by the model, of
-    those that it compares.
+    """Returns the sample whose objective compares only rows that the other rows determine.
 
-    Unchanged where all are, for other objectives than a `FoldValidation`, models without
-    polynomials, and inside `jit`. `loss_at`: the objective of other labels at a model. It is 0
-    to rounding for those on a polynomial of the inputs, if no design is rank-deficient: on 1200
-    samples below ε^0.75, with such rows mostly above ε^0.4.
+    At the others the design of the model's local polynomial is rank-deficient; `compared` of the
+    objective becomes False there. Unchanged if there are none, for other objectives than a
+    `FoldValidation`, models without polynomials, and inside `jit`.
+
+    `loss_at`: returns the objective of a model and a sample. For labels on a polynomial of the
+    inputs it is 0 to rounding if no design is rank-deficient: on 1200 samples below ε^0.75, with
+    rank-deficient rows mostly above ε^0.4.
     """
     x, y, objective = data.padded(model)
     order = _polynomial_order(model, data)
@@ -183,9 +191,9 @@ class LeaveOneOut(FoldValidation):
         """Returns leave-one-out of 1024 rows, 512 in one dimension, if there are at least 1024 and
         several starts; None with weights or a score of the user.
 
-        From 131 072 rows, for any number of starts: leave-one-out of 4000 rows. (3000 rows of one
-        column, 96 fits: one ends more than 0.02 % above the minimum of a search of all rows, with
-        128 terms of 1024 rows five.)
+        From 131 072 rows, for any number of starts: leave-one-out of 4000 rows. (In 96 fits to 3000
+        rows of one column, one ends more than 0.02 % above the minimum of a search of all rows. If
+        only 128 of 1024 sampled rows are predicted, five do.)
         """
         n, is_large = len(x), len(x) >= MIN_ROWS_OF_ONE_START
         is_small = not is_large and (n < MIN_ROWS or starts == 1)

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str):
-    """`Smooth` on first use, as it imports seaborn."""
+    """Returns `Smooth`, imported on first use because it needs seaborn; `AttributeError` for other
+    names."""
     if name == "Smooth":
         try:
             return importlib.import_module("._seaborn", __name__).Smooth

@@ -51,7 +51,8 @@ class DateColumn(NamedTuple):
 
 
 def date_column(result: Fit, column: int) -> DateColumn | None:
-    """Returns a column of a fit as one of dates; None if its name states no such unit."""
+    """Returns the name and the first day of an input column of dates; None unless its name ends in
+    a unit such as `(days since 2020-05-01)`."""
     found = DAYS_SINCE.fullmatch(display_names(result.x_names, result.x.shape[1])[column])
     if found is None:
         return None
@@ -62,7 +63,8 @@ def date_column(result: Fit, column: int) -> DateColumn | None:
 
 
 def quantiles_of_column(result: Fit, column: int, shares: Any) -> Any:
-    """Returns quantiles of a column of inputs; of dates over 10 days and more, whole days."""
+    """Returns the quantiles of a column of inputs at the probabilities `shares`. For dates that
+    span at least 10 days they are rounded to whole days."""
     values = np.asarray(result.x)[:, column]
     found = np.quantile(values, shares)
     has_days = date_column(result, column) is not None and np.ptp(values) >= 10
@@ -70,7 +72,8 @@ def quantiles_of_column(result: Fit, column: int, shares: Any) -> Any:
 
 
 def label_inputs(ax: Axes, result: Fit, column: int = 0) -> None:
-    """Labels the horizontal axis by a column of inputs, and one of days by dates."""
+    """Labels the horizontal axis with the name of a column of inputs; a column of dates also gets
+    dates as ticks."""
     dates = date_column(result, column)
     if dates is None:
         ax.set_xlabel(x_label(result, column))

@@ -67,20 +67,24 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
 
 
 def inputs_of_noise(result: Fit) -> ArrayLike:
-    """Returns the inputs at which `residuals` draws the noise: a grid, or the rows."""
+    """Returns the inputs at which `residuals` draws the noise, shape (m, dim): a grid for a single
+    column of quantities, else the inputs of the rows."""
     return grid(result.x)[:, None] if _is_curve(result) else result.x
 
 
 def _is_curve(result: Fit) -> bool:
-    """Whether a fit is of one column, of quantities."""
+    """Whether the inputs of a fit are a single column, of quantities, not categories."""
     return result.x.shape[1] == 1 and not category_columns(result)
 
 
 def draw_residuals(
     result: Fit, fitted: ArrayLike, at: ArrayLike, variance: ArrayLike | None, ax: Axes
 ) -> Axes:
-    """Draws residuals, and the variance of the noise `at` the `inputs_of_noise` as ± its root,
-    without a legend."""
+    """Draws residuals, and ± the standard deviation of the noise, without a legend; returns `ax`.
+
+    `fitted`: the predictions at the rows. `at`: the `inputs_of_noise`. `variance`: that of the
+    noise there, None to draw none.
+    """
     one, fitted = _is_curve(result), np.asarray(fitted)
     across = np.asarray(result.x[:, 0]) if one else fitted
     points(across, np.asarray(result.y) - fitted, ax=ax, label="residuals")

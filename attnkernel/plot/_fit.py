@@ -141,7 +141,8 @@ def band_label(band: Bands) -> str:
 
 
 def _require_drawable(result: Fit, bands: list[Bands]) -> None:
-    """Raises `ValueError` unless the bands are finite, and of one column and one label."""
+    """Raises `ValueError` for a single column of categories, and unless there are at most four
+    bands, each of the mean, finite, and of one column and one label."""
     dim = result.x.shape[1]
     if dim == 1 and category_columns(result):
         raise ValueError(
@@ -179,8 +180,8 @@ def require_finite_limits(band: Bands) -> None:
 def band(bands: Bands, *, ax: Axes | None = None, label: str | None = None) -> Axes:
     r"""The centre of a band over x, and the area between its limits, without observations.
 
-    For a derivative the line of zero slope is drawn too. Of inputs with several columns one must
-    vary, and the others be constant.
+    For a derivative or the curve of one component, a line at 0 is drawn too. Exactly one column of
+    the inputs may vary; the others must be constant.
 
     ```python
     >>> data = ak.data.load("faithful")
@@ -254,7 +255,7 @@ def discontinuity(result: Discontinuity, *, bins: int = 20, ax: Axes | None = No
     weights = np.ones_like(x) if result.weights is None else np.asarray(result.weights, x.dtype)
     x, y, weights = (part[weights > 0] for part in (x, y, weights))
     step = np.finfo(x.dtype).eps * max(np.ptp(x), abs(cutoff))
-    before = np.asarray(cutoff - step, x.dtype)  # where the rows below the cutoff are taken
+    before = np.asarray(cutoff - step, x.dtype)  # the right end of the side below the cutoff
     curve_points = 101  # of each side
     for color, dashes, (low, high), name, bin_label in (
         (BLUE, "-", (x.min(), before), "fit below the cutoff", f"means in {bins} bins"),
@@ -279,7 +280,8 @@ def discontinuity(result: Discontinuity, *, bins: int = 20, ax: Axes | None = No
 def _bin_means(
     x: np.ndarray, y: np.ndarray, weights: np.ndarray, ends: tuple[Any, Any], bins: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the middles of equally wide bins that hold rows, and the means of y in them."""
+    """Returns the middles of equally wide bins between the `ends`, and the weighted means of y in
+    them; bins without rows are left out."""
     edges = np.linspace(*ends, bins + 1)
     total = np.histogram(x, edges, weights=weights)[0]
     sums = np.histogram(x, edges, weights=weights * y)[0]

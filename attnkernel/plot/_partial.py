@@ -100,7 +100,11 @@ class Slice(NamedTuple):
 
 
 def slice_along(result: Fit, column: int, at: Mapping[int, float] | None = None) -> Slice:
-    """Returns the inputs along a column; the others are as in `at`, or typical of their column."""
+    """Returns inputs along a column: a grid, or its codes of categories.
+
+    The other columns are held at the values in `at`, by number. A column that is not in it is held
+    at its median, or at its most frequent category.
+    """
     dim = result.x.shape[1]
     x = np.asarray(result.x)
     names = category_columns(result)
@@ -179,7 +183,7 @@ def _value_text(result: Fit, column: int, code: float) -> str:
 
 
 def _name(result: Fit, column: int) -> str:
-    """Returns the name of a column, of dates without their unit."""
+    """Returns the name of a column as text; a column of dates without the unit in its name."""
     dates = date_column(result, column)
     return x_label(result, column) if dates is None else literal(dates.name)
 

@@ -50,7 +50,10 @@ class Smooth(Stat):
         as_integer("gridsize", self.gridsize, 2)
 
     def __call__(self, data: Any, groupby: Any, orient: str, scales: Any) -> Any:
-        """The curve of each group of rows, as seaborn asks for it."""
+        """Returns a frame with the fitted curve of each group of rows, and with `band` its limits.
+
+        seaborn calls it. If `orient` is "y", the labels are in the column x and the inputs in y.
+        """
         swap = {"x": "y", "y": "x", "ymin": "xmin", "ymax": "xmax"} if orient == "y" else {}
 
         def of_group(rows: Any) -> Any:

@@ -14,7 +14,7 @@ from ..models import KernelRegression
 def fit_of_group(
     group: Any, at: Any, model: Any, level: float | None, named: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Returns x and y of the fitted curve at inputs, and of its band, of this level, ymin, ymax.
+    """Returns the fitted curve as `x` and `y`, at the inputs `at`, and its band as `ymin`, `ymax`.
 
     **Arguments:** `group`: a frame with x and y, and the weight of each row, if it has any.
     `level`: None: no band. `named`: what tells this group from others, for errors.

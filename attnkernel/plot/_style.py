@@ -128,7 +128,8 @@ def legend(ax: Axes, title: str | None = None) -> None:
 
 
 def category_columns(result: Fit) -> set[int]:
-    """Returns the columns of inputs that hold codes of categories, by the kernel or by names."""
+    """Returns the numbers of the input columns that hold codes of categories, as the kernel or a
+    frame of pandas says."""
     dim, model = result.x.shape[1], result.model
     found = set(model.category_counts(dim)) if isinstance(model, Smoother) else set()
     return found | {c for c, words in enumerate(result.x_categories or ()) if words is not None}
@@ -140,7 +141,8 @@ def x_label(result: Fit, column: int = 0) -> str:
 
 
 def y_label(result: Fit, of: str = "") -> str:
-    """Returns the name of the label, or of a quantity in its units: `residual of wage`."""
+    """Returns the name of the label y; with a quantity `of`, such as "residual", the name of this
+    quantity: `residual of wage`, or `residual (units of y)` if y has no name."""
     if result.y_name is not None:
         return literal(f"{of} of {result.y_name}" if of else str(result.y_name))
     return f"{of} (units of y)" if of else "y"

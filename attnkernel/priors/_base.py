@@ -70,7 +70,8 @@ class Prior(eqx.Module):
         """$\\log \\pi(i, j)$ of query i and key j."""
 
     def check(self, queries: int, keys: int) -> None:
-        """Raise `ValueError` if the prior, or a prior within it, is not of these sizes."""
+        """Raises `ValueError` if the prior, or a prior within it, does not fit these numbers of
+        queries and keys."""
         parts = jax.tree.leaves(
             self, is_leaf=lambda part: isinstance(part, Prior) and part is not self
         )
@@ -86,11 +87,13 @@ class Prior(eqx.Module):
         return jnp.full((), jnp.inf)
 
     def key_range(self, first: int, last: int, keys: int) -> range | None:
-        """The keys that queries `first` to `last`, both included, may see, if they are known before
-        a call; others of the `keys` are never read. Beyond 0 or `keys` it is cut. Default: all.
+        """Returns the range of keys outside which queries `first` to `last` (included) see none.
 
-        `Blockwise` sums over such keys at once, up to 4096. None: they are not known, as of a mask
-        without `any_allowed`, or `score_upper_bound` excludes many more; it then streams.
+        `keys`: the number of keys. The range may pass 0 or `keys`: its caller cuts it. Default: all
+        keys. None: the range is not known before a call, as for a mask without `any_allowed`, or
+        `score_upper_bound` excludes many more keys.
+
+        `Blockwise` may sum over a range of up to 4096 keys at once. For None it streams.
         """
         return range(keys)
 
@@ -99,9 +102,10 @@ class Prior(eqx.Module):
         return ~jnp.isneginf(self.log_pair(i, j))
 
     def as_key_mask(self) -> KeyMask:
-        """The prior as a mask of keys, the same for all queries, or the reason why it is not one.
+        """Returns the prior as a `KeyMask`; if it is none, one that has an `unsupported_reason`.
 
-        `Fourier`, `Sorted`, `Linear` and `Fused` take only priors that are one. Default: none.
+        `Fourier`, `Sorted`, `Linear` and `Fused` take only priors that are a `KeyMask`. Default:
+        the prior is not one; the reason is the name of its class.
         """
         return KeyMask(unsupported_reason=type(self).__name__)
 
@@ -128,10 +132,10 @@ class Prior(eqx.Module):
 
 
 def replace_forbidden(allowed: Bool[Array, "queries keys"], *values: Array) -> list[Array]:
-    """Returns values of all pairs, those of a forbidden pair replaced by those of one allowed pair.
+    """Returns each of `values` with its entries at forbidden pairs replaced, shape (queries, keys).
 
-    A function of a pair has finite derivatives where it is allowed, and nowhere else for certain.
-    Where no pair is allowed, all values become 0.
+    They become the entry at one allowed pair, as a constant; 0 if no pair is allowed. A function
+    of a pair is then evaluated only at allowed pairs, where its derivatives are finite.
     """
     keys = allowed.shape[1]
     number = jnp.arange(allowed.shape[0])[:, None] * keys + jnp.arange(keys)[None]
@@ -149,8 +153,8 @@ def replace_forbidden(allowed: Bool[Array, "queries keys"], *values: Array) -> l
 class Product(Prior):
     r"""$\log \pi(i, j) = \log \pi_1(i, j) + \log \pi_2(i, j)$, written `first * second`.
 
-    Either may be an `ak.PerHead` of priors. One may be a `ScoreFunction`, or hold one: first, then
-    second, then acts on the score.
+    Either may be an `ak.PerHead` of priors. One may be a `ScoreFunction`, or hold one: `first` is
+    then applied to the score, and `second` to the result.
 
     ```python
     >>> i = jnp.arange(3)
@@ -186,6 +190,7 @@ class Product(Prior):
         return _pairs_of_product(self, i, j)
 
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
+        """Returns the scores after `first`, then `second`; -inf for a pair that either forbids."""
         if self.is_additive:
             return super().add_to_scores(scores, i, j)
         over_keys = jax.vmap(self.may_allow, in_axes=(None, 0))
@@ -222,7 +227,8 @@ class Product(Prior):
 def _pairs_of_product(
     prior: Product, i: Int[Array, " queries"], j: Int[Array, " keys"]
 ) -> Float[Array, "queries keys"]:
-    """Returns log π of all pairs; a forbidden pair has no derivative, whatever that of a factor."""
+    """Returns log π of all pairs. Its derivative at a forbidden pair is 0, even where a factor has
+    an infinite or NaN derivative."""
     return Prior.pairwise(prior, i, j)
 
 
@@ -257,7 +263,8 @@ class Mask(Prior):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         """False only if no pair with i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high is allowed.
 
-        Where it is a bool for integers of Python, the keys that queries see are known by it.
+        Default: True. If it returns a `bool` for a block of Python integers, `key_range` finds the
+        keys that queries see by it.
         """
         return True
 
@@ -269,7 +276,11 @@ class Mask(Prior):
         return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
 
     def key_range(self, first: int, last: int, keys: int) -> range | None:
-        """By bisection of `any_allowed`; None if that is not defined, or the mask has arrays."""
+        """Returns the range from the first to the last key that `any_allowed` shows the queries.
+
+        The search is by bisection. None: `any_allowed` is not defined or returns no `bool`, or the
+        mask holds arrays.
+        """
 
         any_allowed = type(self).any_allowed  # Equinox binds a method anew at each access
 
@@ -308,7 +319,7 @@ class Mask(Prior):
 
 
 class _Pair(Mask):
-    """A mask made of two."""
+    """A mask made of two masks: the base of `And` and `Or`."""
 
     first: Mask
     second: Mask
@@ -414,7 +425,8 @@ def _require_scalar(method: str, result: Any) -> Any:
 
 
 def key_mask_of(prior: Any) -> KeyMask:
-    """The prior as a mask of keys. No prior allows all pairs; an `ak.PerHead` has no such mask."""
+    """Returns `prior.as_key_mask()`. For None, without a prior, this is the mask of all pairs; for
+    an `ak.PerHead`, a `KeyMask` with an `unsupported_reason`."""
     if prior is None:
         return KeyMask()
     if isinstance(prior, Prior):
@@ -423,7 +435,8 @@ def key_mask_of(prior: Any) -> KeyMask:
 
 
 def key_range_of(prior: Any, first: int, last: int, keys: int) -> range | None:
-    """`Prior.key_range` of a prior. No prior allows all keys; an `ak.PerHead` does not know."""
+    """Returns `prior.key_range(first, last, keys)`. For None, without a prior, these are all keys;
+    for an `ak.PerHead` the result is None: not known."""
     if prior is None:
         return range(keys)
     return prior.key_range(first, last, keys) if isinstance(prior, Prior) else None

@@ -1,6 +1,6 @@
-r"""Biases: priors that are neither 0 nor 1, of the distance i − j, of gates or of a table.
+r"""Biases: priors with values other than 0 and 1, from the distance i − j, gates or a table.
 
-What such a bias adds to a score is log π. It is not divided by the temperature of the rule.
+A bias adds log π to a score. The temperature of the rule does not divide it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,10 +71,11 @@ class Alibi(Prior):
 
 
 def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
-    r"""$m_h = 2^{-8h/H}$, h = 1 … H, of H heads, a power of two; of others as published.
+    r"""Returns the slopes $m_h = 2^{-8h/H}$, h = 1 … H, of H heads, where H is a power of two.
 
-    The paper's code gives H heads the slopes of the largest power of two P below, and then those of
-    every second head of 2 P. An array of NumPy: slopes that `Alibi` holds fixed, as the paper does.
+    For another H the first P slopes are those of P heads, P the largest power of two below H. The
+    other H − P are those of heads 1, 3, 5, … of 2 P heads, as in the paper's code. The result is
+    an array of NumPy. `Alibi(heads=H)` holds these slopes fixed, as the paper does.
 
     **Source:** Press, Smith and Lewis, *Train short, test long* (2022), and its code.
 
@@ -131,8 +132,8 @@ class Kerple(Prior):
 class RelativeBias(Prior):
     r"""A learned bias for each bucket of distances, as in T5: $\log \pi(i, j) = t_{b(j - i)}$.
 
-    Distances up to half of the buckets of a direction have one each; beyond, buckets widen as the
-    logarithm, up to `max_distance`, from which on all share the last.
+    In each direction half of the buckets hold one distance each, from 0 on. The others widen
+    logarithmically. All distances from `max_distance` on share the last bucket.
 
     **Arguments:**
 
@@ -187,7 +188,7 @@ class RelativeBias(Prior):
         self.bidirectional = bidirectional
 
     def bucket(self, i: Int[Array, "..."], j: Int[Array, "..."]) -> Int[Array, "..."]:
-        """The number of the bucket of a pair."""
+        """Returns the index in `table` of the bucket of query i and key j."""
         count, offset, distance = self.table.shape[0], 0, i - j
         if self.bidirectional:
             count = count // 2
@@ -303,7 +304,7 @@ class Forget(Prior):
         return range(last + 1)
 
     def _decay(self) -> CumulativeDecay:
-        """Returns the cumulative sums of the logarithms."""
+        """Returns the cumulative sums of the log-gates; one above 0 counts as 0."""
         return cumulative_decay(jnp.minimum(self.log_gates, 0.0))
 
 
@@ -339,8 +340,11 @@ class KeyWeights(Prior):
 
 
 def _as_log_values(name: str, values: ArrayLike, shape: str, hint: str) -> Float[Array, "..."]:
-    """Returns logarithms, -inf included, as an array; `ValueError` unless they are given as
-    floating numbers with one axis for each name in `shape`."""
+    """Returns `values`, logarithms that may be -inf, as an array.
+
+    Raises `ValueError` for +inf, NaN or another dtype than floating, and unless there is one axis
+    for each name in `shape`, a string such as "(queries, keys)". `hint` ends the error.
+    """
     array = as_real_array(name, values)
     # Booleans and integers are made floats
     dtype = values.dtype if isinstance(values, jax.Array) else np.asarray(values).dtype

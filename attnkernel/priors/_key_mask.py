@@ -1,4 +1,4 @@
-"""What a method may know of a mask without reading it pair by pair."""
+"""`KeyMask`: a mask in a form that a method can use without reading it pair by pair."""
 
 import functools
 import operator
@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int
 
 
 class KeyMask(NamedTuple):
-    r"""A mask that a method can be told without reading it pair by pair, of at most four factors:
+    r"""A mask that a method can use without reading it pair by pair, of at most four factors:
 
     $$ \pi(i, j) = 1\{j \in \mathcal{S}\} \; 1\{j \ne i\} \;
        1\{i - l \le j \le i + r\} \; 1\{a_i = b_j\} $$
@@ -40,16 +40,19 @@ class KeyMask(NamedTuple):
 
     @property
     def is_causal(self) -> bool:
-        """Whether a query sees all keys up to its own position, and no others."""
+        """Whether the limits are (None, 0): no key after the query's own. Ignores other factors."""
         return self.limits == (None, 0)
 
     @property
     def window(self) -> tuple[int | None, int | None] | None:
-        """The limits, unless they are those of all keys or of a causal mask."""
+        """The limits (l, r); None if they are those of all keys or of a causal mask."""
         return None if self.limits == (None, None) or self.is_causal else self.limits
 
     def intersect(self, other: "KeyMask") -> "KeyMask":
-        """The mask that allows the pairs that both masks allow."""
+        """The mask that allows the pairs that both masks allow.
+
+        It has an `unsupported_reason` if either mask has one, or if both have segments.
+        """
         allowed = [mask.allowed for mask in (self, other) if mask.allowed is not None]
         segments = [mask.segments for mask in (self, other) if mask.segments is not None]
         twice = "a product of two Segments" if len(segments) == 2 else None
@@ -62,9 +65,10 @@ class KeyMask(NamedTuple):
         )
 
     def reason_beyond(self, *factors: str) -> str | None:
-        """Why this is no mask of the first factor and of those named alone; None if it is.
+        """Returns why a method that supports `allowed` and these factors alone refuses the mask.
 
-        `factors`: names of fields or properties, such as "is_causal".
+        `factors`: any of "excludes_self", "is_causal", "window" and "segments". None: the method
+        supports the mask. Else a phrase: `unsupported_reason`, or the first other factor in words.
         """
         if self.unsupported_reason is not None:
             return self.unsupported_reason
@@ -79,5 +83,5 @@ class KeyMask(NamedTuple):
 
 
 def _least(*limits: int | None) -> int | None:
-    """Returns the least of these numbers; None, no limit, if all are."""
+    """Returns the least of these limits. None is no limit: the result is None if all are None."""
     return min((limit for limit in limits if limit is not None), default=None)

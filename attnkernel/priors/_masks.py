@@ -66,8 +66,11 @@ class MaskFunction(Mask):
         return self.function(i, j)
 
     def comparable(self, dtype: Any) -> "MaskFunction":
-        """The mask with a function that equals those which compute the same, where it can tell;
-        `dtype`: of the scores, which a mask does not read."""
+        """Returns the mask with a function that equals all functions with the same program.
+
+        It is unchanged if it reads an array of an outer `jit` or `vmap`, or calls back into Python.
+        `dtype`, of the scores, is not used: `ScoreFunction.comparable` needs it.
+        """
         position = jax.ShapeDtypeStruct((), jnp.int32)
         return MaskFunction(comparable_by_program(self.function, position, position))
 

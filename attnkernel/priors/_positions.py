@@ -21,7 +21,7 @@ from ._key_mask import KeyMask
 
 
 class _WithPositions(Prior):
-    """A prior that holds a number for each query and each key."""
+    """A prior that holds an integer for each query and each key."""
 
     queries: Int[Array, " queries"]
     keys: Int[Array, " keys"]
@@ -31,6 +31,8 @@ class _WithPositions(Prior):
         self.keys = self.queries if keys is None else as_integer_array("keys", keys, axes=1)
 
     def check(self, queries: int, keys: int) -> None:
+        """Raises `ValueError` unless there is one number per query and per key. A prior within is
+        not checked: it may be of other sizes."""
         got = (self.queries.shape[0], self.keys.shape[0])
         if got != (queries, keys):
             raise ValueError(
@@ -39,7 +41,8 @@ class _WithPositions(Prior):
             )
 
     def ranges(self, block: PositionBlock) -> PositionBlock:
-        """Returns the least and greatest numbers of the queries and of the keys of a block."""
+        """Returns the least and greatest numbers of the queries and of the keys of a block of rows,
+        as a block of these numbers."""
         return PositionBlock(
             *_range_of(self.queries, block.i_low, block.i_high),
             *_range_of(self.keys, block.j_low, block.j_high),
@@ -178,7 +181,10 @@ class Segments(_WithPositions, Mask):
 
 
 def _ends_of_lengths(name: str, lengths: ArrayLike | Sequence[int]) -> Int[AnyArray, " sequences"]:
-    """Returns the row after the last of each sequence; `ValueError` for a negative length."""
+    """Returns the cumulative sums of the lengths: the index of the row after each sequence.
+
+    Raises `ValueError` for a negative length, if the lengths are known.
+    """
     array = as_numpy_if_concrete(as_integer_array(name, lengths, axes=1))
     if is_concrete(array) and np.any(array < 0):
         raise ValueError(f"{name} must be lengths, at least 0; got {array.tolist()}.")
@@ -188,9 +194,13 @@ def _ends_of_lengths(name: str, lengths: ArrayLike | Sequence[int]) -> Int[AnyAr
 def _number_sequences(
     name: str, ends: Int[AnyArray, " sequences"], rows: int | None, padding: int
 ) -> Int[AnyArray, " rows"]:
-    """Returns the number of the sequence of each row; `padding` for rows after the last.
+    """Returns the number of the sequence of each row, from 0; `padding` for rows after the last.
 
-    `ends`: the row after the last of each sequence. `rows`: their number; None for no padding.
+    `name`: "queries" or "keys", for errors. `ends`: as from `_ends_of_lengths`. `rows`: how many
+    rows there are, padding included; None for no padding.
+
+    Raises `ValueError` if there are fewer rows than sequences need, or if `rows` is None and `ends`
+    are not known.
     """
     count, xp = f"num_{name}", namespace_of(ends)
     if rows is None and not is_concrete(ends):
@@ -206,7 +216,7 @@ def _number_sequences(
 def _range_of(
     numbers: Int[Array, " n"], low: ArrayLike, high: ArrayLike
 ) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Returns the least and greatest of the numbers of rows low to high."""
+    """Returns the least and the greatest of `numbers[low]`, …, `numbers[high]`."""
     rows = jnp.arange(numbers.shape[0])
     inside = (low <= rows) & (rows <= high)
     limits = jnp.iinfo(numbers.dtype)

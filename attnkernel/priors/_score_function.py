@@ -72,6 +72,7 @@ class ScoreFunction(Prior):
         self.head = 0 if heads is None else _numbers_of_heads((as_integer("heads", heads, 1),))
 
     def check(self, queries: int, keys: int) -> None:
+        """Raises `ValueError` if the function is of several heads, outside an `ak.PerHead`."""
         if np.ndim(self.head):
             raise ValueError(
                 f"A score function of {np.size(self.head)} heads goes into "
@@ -80,6 +81,7 @@ class ScoreFunction(Prior):
         super().check(queries, keys)
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
+        """Always raises `ValueError`: the log-weight of a pair depends on its score."""
         raise ValueError(
             "A score function has no log π(i, j): its log-weights depend on the score. It is for "
             "ak.attend, attention layers and the predictions of ak.KernelRegression."
@@ -104,10 +106,11 @@ class ScoreFunction(Prior):
         return eqx.tree_at(lambda prior: prior.head, self, _numbers_of_heads(shape))
 
     def comparable(self, dtype: Any) -> "ScoreFunction":
-        """The same with a function that equals those which compute the same, where it can tell.
+        """Returns the prior with an f that equals all functions with the same program.
 
-        A function that reads arrays of an outer transformation becomes a module of these arrays,
-        through which derivatives pass. `dtype`: of the scores.
+        `dtype`: that of the scores. An f that reads arrays of an outer `jit` or `vmap`, or calls
+        back into Python, becomes a module of these arrays. Derivatives pass through them. An f that
+        is given as a module is unchanged.
         """
         if not isinstance(self.function, _OfPair):
             return self
@@ -122,7 +125,7 @@ class ScoreFunction(Prior):
 
 @eqx.filter_custom_jvp
 def _scores_of_pairs(prior: ScoreFunction, scores: Array, i: Array, j: Array) -> Array:
-    """Returns f of all pairs; -inf, without a derivative, where the score is."""
+    """Returns f of all pairs; -inf, with derivative 0, where the score is -inf."""
     seen = ~jnp.isneginf(scores)
     over_keys = jax.vmap(prior._of_pair, in_axes=(0, None, 0))
     found = jax.vmap(over_keys, in_axes=(0, 0, None))(jnp.where(seen, scores, 0.0), i, j)
@@ -140,7 +143,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 class _OfPair(eqx.Module):
-    """A Python function of a pair, as a constant."""
+    """A Python function of (score, i, j, h), held as a static field."""
 
     function: ScoreOfPair = eqx.field(static=True)
 

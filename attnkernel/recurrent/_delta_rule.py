@@ -83,11 +83,14 @@ class DeltaRule(Estimator):
 
 
 def inverse_of_unit_lower(below: Float[Array, "rows rows"]) -> Float[Array, "rows rows"]:
-    r"""Returns $(I + N)^{-1}$ of a strictly lower triangular N, of a power of two of rows.
+    r"""Returns $(I + N)^{-1}$ of a strictly lower triangular N, whose size is a power of two.
 
-    Diagonal blocks of one row, then of twice their size: the block below is −D⁻¹BA⁻¹. The product
-    $\prod_i (I + (-N)^{2^i})$ needs fewer steps, but its powers are binomial coefficients: for 64
-    equal keys it has no right digit in float32. XLA's `triangular_solve` is 7 times slower.
+    `below`: N. Diagonal blocks of one row are inverted, then blocks of twice their size: the
+    inverse of [[A, 0], [B, D]] has the lower left block −D⁻¹BA⁻¹.
+
+    The product $\prod_i (I + (-N)^{2^i})$ needs fewer steps, but its powers are binomial
+    coefficients: for 64 equal keys it has no right digit in float32. XLA's `triangular_solve` is 7
+    times slower.
     """
     rows, size = below.shape[0], 1
     inverse = jnp.ones((rows, 1, 1), below.dtype)

@@ -145,7 +145,7 @@ class RecursiveLeastSquares(Estimator):
     def _terms(
         self, points: Float[Array, "*rows dim"], state: LeastSquaresState
     ) -> Float[Array, "*rows terms"]:
-        """Returns x: the points, or with an intercept 1 and their distances from the origin."""
+        """Returns x: the points p, or with an intercept $(1, p - k_0)$ for the key origin $k_0$."""
         if not self.intercept:
             return points
         ones = jnp.ones_like(points[..., :1])
@@ -154,7 +154,8 @@ class RecursiveLeastSquares(Estimator):
         )
 
     def _with_first_origin(self, state: LeastSquaresState, rows: Row) -> LeastSquaresState:
-        """Returns the state; that of no rows with the first row that counts as its origin."""
+        """Returns the state; the origins of a state of no rows become the first row of positive
+        rate. Without an intercept nothing changes."""
         if not self.intercept:
             return state
         some, first = state.gram[0, 0] > 0, jnp.argmax(rows.rate > 0)
@@ -171,8 +172,11 @@ class RecursiveLeastSquares(Estimator):
         moments: Float[Array, "terms dim_v"],
         lost: Float[Array, "terms terms"],
     ) -> LeastSquaresState:
-        """Returns sums about the origins of `state`, about their means; without an intercept, as
-        they are."""
+        """Returns a state of the given sums, with the means of the rows as its origins.
+
+        `gram`, `moments`, `lost`: sums about the origins of `state`. Without an intercept the
+        origins stay, and the sums do not change.
+        """
         if not self.intercept:
             return LeastSquaresState(gram, moments, state.key_origin, state.value_origin, lost)
         mass = jnp.where(gram[0, 0] > 0, gram[0, 0], 1.0)
@@ -188,9 +192,9 @@ class RecursiveLeastSquares(Estimator):
     def _solve(
         self, grams: Float[Array, "rows terms terms"], right: Float[Array, "rows terms"]
     ) -> Float[Array, "rows terms"]:
-        r"""Returns $(G_t + \Lambda)^{-1} x$ for each row, differentiated as the solution.
+        r"""Returns $(G_t + \Lambda)^{-1} x$ for each row, with implicit derivatives.
 
-        A ridge below the rounding of the sums is raised to it.
+        `grams`: G. `right`: x. A ridge below the rounding of the sums is raised to it.
         """
         terms, first = grams.shape[-1], int(self.intercept)
         diagonals = jnp.diagonal(jax.lax.stop_gradient(grams), axis1=1, axis2=2)[:, first:]
@@ -209,22 +213,24 @@ class RecursiveLeastSquares(Estimator):
         )[..., 0]
 
     def _predictions(self, state: LeastSquaresState, grams: Array, sums: Array) -> Array:
-        """Returns the sums plus the origin of the values, and 0 where no row is summed."""
+        """Returns predictions: with an intercept the sums plus the origin of the values, or 0 where
+        no row is summed; else the sums."""
         if not self.intercept:
             return sums
         return jnp.where(self._is_empty(grams)[:, None], 0.0, sums + state.value_origin[None])
 
     def _is_empty(self, grams: Float[Array, "rows terms terms"]) -> Array:
-        """Whether the sum of weights is 0."""
+        """Returns for each of `grams` whether its sum of weights is 0, with an intercept."""
         return grams[:, 0, 0] <= 0
 
 
 def _add_compensated(
     state: LeastSquaresState, log_decay: Array, added: Float[Array, "rows terms terms"]
 ) -> tuple[Float[Array, "rows terms terms"], Float[Array, "terms terms"]]:
-    """Returns the decayed gram plus each of these sums, and what rounding took from the last.
+    """Returns the decayed gram of `state` plus each of `added`, and what rounding took from the
+    last of these sums.
 
-    65 536 equal keys, float32: the error of a sum is 1e-7 of it, and 1e-3 without compensation.
+    65 536 equal keys, float32: the relative error is 1e-7, and 1e-3 without compensation.
     """
     added = added + jnp.exp(log_decay) * state.lost[None]
     grams = add_to_decayed(state.gram[None], log_decay, added)

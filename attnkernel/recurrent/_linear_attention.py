@@ -85,7 +85,10 @@ class LinearAttention(Estimator):
         return jnp.concatenate([v, jnp.ones_like(v[..., :1])], axis=-1) if self.normalised else v
 
     def _divided(self, sums: Float[Array, "*rows width"]) -> Float[Array, "*rows dim_v"]:
-        """Returns the sums, or if the result is normalised their ratio to the mass."""
+        """Returns the sums; if the result is normalised, all but the last divided by it, the mass.
+
+        With a mass of 0 the result is 0 if all sums are 0, else NaN.
+        """
         if not self.normalised:
             return sums
         total, mass = sums[..., :-1], sums[..., -1:]
@@ -111,7 +114,10 @@ def decayed_sums(
 def decay_products(
     q: Float[Array, "rows dim"], k: Float[Array, "rows dim"], decay: CumulativeDecay
 ) -> Float[Array, "rows rows"]:
-    """Returns A, with 0 above its diagonal. `rows`: a power of two."""
+    r"""Returns $A_{ij} = \sum_m q_{im} k_{jm} e^{c_{im} - c_{jm}}$ where j ≤ i, else 0.
+
+    `decay`: c, of one column or of one for each m. The number of rows is a power of two.
+    """
     if decay.rest.shape[1] == 1:
         return precise_matmul(q, k.T) * decay_ratios(decay.at(np.s_[:, 0]))
     # one product has exponents up to 20, and a rounding error of 2e-6 in float32; the delta rule
@@ -125,7 +131,7 @@ def decay_products(
 def _products_from_start(
     q: Float[Array, "rows dim"], k: Float[Array, "rows dim"], decay: CumulativeDecay
 ) -> Float[Array, "rows rows"]:
-    """Returns A as one product; its factor $e^{-c_j}$ must not overflow."""
+    """Returns `decay_products` as one matrix product; its factor $e^{-c_j}$ must not overflow."""
     exponents = decay.total()
     return jnp.tril(precise_matmul(q * jnp.exp(exponents), (k * jnp.exp(-exponents)).T))
 
@@ -133,7 +139,10 @@ def _products_from_start(
 def _products_of_halves(
     q: Float[Array, "rows dim"], k: Float[Array, "rows dim"], decay: CumulativeDecay
 ) -> Float[Array, "rows rows"]:
-    """Returns A for any decays: pairs are split at a row between them."""
+    """Returns `decay_products` for any decays.
+
+    Each difference of decays is split at a row between the two rows: no exponent is positive.
+    """
     rows, size = q.shape[0], 1
     found = jnp.sum(q * k, axis=1)[:, None, None]
     while size < rows:
@@ -160,8 +169,10 @@ def decay_ratios(decay: CumulativeDecay) -> Float[Array, "rows rows"]:
 def join_triangular(
     blocks: Float[Array, "blocks size size"], below: Float[Array, "halves size size"]
 ) -> Float[Array, "halves _double _double"]:
-    """Returns lower triangular matrices of twice the size, of two blocks of their diagonals and the
-    one below them."""
+    """Returns lower triangular matrices of twice the size.
+
+    Two consecutive `blocks` are the diagonal of each, and one of `below` is its lower left block.
+    """
     first, second = blocks[0::2], blocks[1::2]
     upper = jnp.concatenate([first, jnp.zeros_like(first)], axis=2)
     return jnp.concatenate([upper, jnp.concatenate([below, second], axis=2)], axis=1)

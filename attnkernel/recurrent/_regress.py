@@ -171,8 +171,11 @@ def _scan_chunks(estimator: Estimator, is_chunked: bool, state: Any, row: Row) -
 def _read(
     q: Any, k: Any, v: Any, log_decay: Any, rate: Any, mask: Any
 ) -> tuple[Any, Array | None, tuple[int, ...]]:
-    """Returns the arguments as a `Row` of arrays, None for defaults, the mask, and the batch axes;
-    `ValueError` where they do not fit."""
+    """Returns a `Row` of arrays, the mask, and the sizes of the batch axes.
+
+    Arguments that are None stay None. Raises `ValueError` if shapes do not fit together, or for
+    numbers that `regress` refuses. Outside `jit`, masked rows of q, k and v become 0.
+    """
     q, k, v = (as_real_array(name, array) for name, array in (("q", q), ("k", k), ("v", v)))
     for name, array in zip("qkv", (q, k, v), strict=True):
         if array.ndim < 2 or 0 in (*array.shape[:-2], array.shape[-1]):

@@ -1,6 +1,6 @@
 r"""Rules: how the scores of one query become the weights of its keys.
 
-A rule is the solution of a problem on the simplex, and says of which (`objective`):
+The weights of a rule maximise its `objective` on the simplex:
 
 $$ a = \arg\max_{a \in \Delta^n} \sum_j a_j s_j + \tau\, \Omega(a) $$
 
@@ -48,7 +48,7 @@ NO_SINK = fixed(0.0)
 
 
 class Rule(eqx.Module):
-    """From the scores of one query to the weights of its keys.
+    """Maps the scores of one query to the weights of its keys.
 
     To add one, write `scaled_scores`, which must not fall with the score, and `objective`.
 
@@ -66,6 +66,7 @@ class Rule(eqx.Module):
     """
 
     def __init_subclass__(cls, **options):
+        """Raises `TypeError` if a subclass defines `log_sink` and not `without_sink`."""
         super().__init_subclass__(**options)
         if "log_sink" in vars(cls) and "without_sink" not in vars(cls):
             raise TypeError(
@@ -75,9 +76,9 @@ class Rule(eqx.Module):
 
     @abc.abstractmethod
     def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
-        """g(s), number by number, of scores s of the kernel, such as s/τ; -inf stays -inf.
+        """Returns g(s), elementwise, of scores s = log K: such as s/τ. g(-inf) must be -inf.
 
-        g must not fall with s: methods skip blocks by g of an upper bound of their scores.
+        g must not decrease in s: methods skip blocks by g of an upper bound of their scores.
         """
 
     @property
@@ -92,9 +93,10 @@ class Rule(eqx.Module):
         scores: Float[Array, "queries keys"],
         threshold: Float[Array, " queries"] | None,
     ) -> Float[Array, "queries keys"]:
-        """Log-weights before normalisation, of scaled scores and log π together.
+        """Returns the log-weights of all pairs before normalisation.
 
-        **Arguments:** `threshold`: λ, of a rule that has an `entmax_exponent`.
+        **Arguments:** `scores`: `scaled_scores(s)` + log π, not s. `threshold`: λ of each query, of
+        a rule that has an `entmax_exponent`.
         """
         if threshold is None or self.entmax_exponent is None:
             return scores
@@ -122,7 +124,7 @@ class Rule(eqx.Module):
 def divided_by_temperature(
     scores: Float[Array, "..."], temperature: Parameter
 ) -> Float[Array, "..."]:
-    """Returns the scores divided by the temperature; the derivative in it is 0 where s = -inf."""
+    """Returns s / τ. Where s = -inf, the derivative with respect to τ is 0."""
     if temperature.is_fixed:
         return scores / temperature.value
     seen = ~jnp.isneginf(scores)
@@ -244,7 +246,7 @@ class Softmax(Rule):
     def objective(
         self, weights: OfKeys, scores: OfKeys, log_prior: OfKeys | None = None
     ) -> Float[Array, "*queries"]:
-        """$\\sum_j a_j s_j - \\tau\\, \\mathrm{KL}(a \\,\\|\\, \\pi)$, of a rule without a sink."""
+        """$\\sum_j a_j s_j - \\tau\\, \\mathrm{KL}(a \\,\\|\\, \\pi)$; it ignores a sink."""
         relative = entropy(weights) + weighted_mean(weights, log_prior)
         return weighted_mean(weights, scores) + self.temperature * relative
 
@@ -257,7 +259,7 @@ class Entmax(Rule):
 
     It is the maximum of $\sum_j a_j (s_j + \tau \log \pi_j) + \tau H_\alpha(a)$, with the entropy
     of Tsallis, $H_\alpha(a) = \sum_j (a_j - a_j^\alpha) / (\alpha (\alpha - 1))$. α = 2 is the
-    sparsemax; for α → 1 it is the softmax, and λ its log-mass, which is what λ is returned as.
+    sparsemax; for α → 1 it is the softmax, and λ its log-mass: `return_log_mass=True` returns λ.
 
     With the Gaussian kernel of lengthscale 1, α = 1 + 1/p is the regression with the compact kernel
     $(1 - \|q - k\|^2 / b^2)_+^p$ whose width $b^2 = 2 (p - \lambda)$ adapts to the query: for
@@ -322,12 +324,14 @@ class Uniform(Rule):
     """
 
     def scaled_scores(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Returns 0 for every score but -inf and NaN, which stay."""
         return jnp.where(jnp.isneginf(scores) | jnp.isnan(scores), scores, 0.0).astype(scores.dtype)
 
     def objective(
         self, weights: OfKeys, scores: OfKeys, log_prior: OfKeys | None = None
     ) -> Float[Array, "*queries"]:
-        """$-\\mathrm{KL}(a \\,\\|\\, \\pi)$; -inf, where weight is on a key without any."""
+        """$-\\mathrm{KL}(a \\,\\|\\, \\pi)$; -inf if weight is on a key whose score or log π is
+        -inf."""
         kept = weighted_mean(weights, self.scaled_scores(scores))
         return entropy(weights) + weighted_mean(weights, log_prior) + kept
 

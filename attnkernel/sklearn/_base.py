@@ -4,7 +4,7 @@ $$ \hat\ell = \arg\min_\ell L(\hat f_\ell; x, \bar y, W), \qquad x \text{ the di
 
 Everything is computed in float64, whatever `jax_enable_x64` is.
 
-Rows with equal inputs merged into one: the mean of their labels, the sum of their weights.
+Rows with equal inputs are merged into one: the mean of their labels, the sum of their weights.
 
 $$ W_u = \sum_{i : x_i = x_u} w_i, \qquad \bar y_u = \frac1{W_u} \sum_{i : x_i = x_u} w_i\, y_i $$
 
@@ -120,7 +120,11 @@ class KernelEstimator(BaseEstimator):
         self.subsample = subsample
 
     def _fit_smoother(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
-        """Sets `model_`, `fit_` and `lengthscale_` from numeric inputs and labels."""
+        """Sets `model_`, `fit_`, `order_` and `lengthscale_` from numeric inputs and labels.
+
+        Sets also `_rows`, the distinct rows, and `_columns`, which columns are active. Gives the
+        warnings of the search.
+        """
         is_auto = len(self._orders()) > 1 or self._is_auto(self.per_dimension)
         if not self._is_auto(self.per_dimension):
             require_bool("per_dimension", self.per_dimension)
@@ -168,7 +172,8 @@ class KernelEstimator(BaseEstimator):
             self._set_lengthscale()
 
     def _in_own_words(self, warning: Any) -> str:
-        """Returns a warning of `ak.fit` with the names that a user of this estimator knows."""
+        """Returns the text of a warning of `ak.fit`, with names of columns and of arguments of this
+        estimator."""
         number = len(self._columns)
         names = getattr(self, "feature_names_in_", [f"column {i}" for i in range(number)])
 
@@ -197,12 +202,13 @@ class KernelEstimator(BaseEstimator):
         return x[rows], y[rows], None if weights is None else weights[rows]
 
     def _for_all_rows(self, kernel: kernels.Kernel, rows: int) -> kernels.Kernel:
-        r"""Returns the kernel selected on so many rows with the lengthscales that suit all n.
+        r"""Returns the kernel, selected on m = `rows` rows, with lengthscales that suit all n rows.
 
         $$ \ell_n = \ell_m \Big( \frac m n \Big)^{1/(d + 2b)}, \qquad
            b = 2 k \Big( \Big\lfloor \frac p 2 \Big\rfloor + 1 \Big) $$
 
-        b is the power of ℓ in the bias of a fit of order p after k iterations of bias reduction.
+        b is the power of ℓ in the bias of a fit of order p after k iterations of bias reduction. d
+        is the number of columns, without those of categories.
         """
         n, dim = self._rows.x.shape
         if rows == n:
@@ -272,7 +278,10 @@ class KernelEstimator(BaseEstimator):
         return np.broadcast_to(given != np.inf, x.shape[1:])
 
     def _starting_kernel(self, x: Matrix) -> kernels.Kernel:
-        """Returns the given kernel in float64, or the kernel from which a search starts."""
+        """Returns the given kernel in float64, or a kernel of the given name.
+
+        Its lengthscale is the given one, else that of Scott's rule, from which a search starts.
+        """
         if isinstance(self.kernel, kernels.Kernel):
             if self.lengthscale is not None:
                 raise ValueError(f"{self.kernel!r} has its own lengthscale; leave out lengthscale.")
@@ -293,7 +302,7 @@ class KernelEstimator(BaseEstimator):
         return kernel(np.where(lengthscale > 0, lengthscale, 1.0))
 
     def _set_lengthscale(self) -> None:
-        """Sets `lengthscale_`, infinite for inactive columns."""
+        """Sets `lengthscale_`, infinite for inactive columns; deletes it if the kernel has none."""
         self.__dict__.pop("lengthscale_", None)
         found = getattr(self.model_.kernel, "lengthscale", None)
         if found is not None:
@@ -316,7 +325,11 @@ class KernelEstimator(BaseEstimator):
         return self._select_columns(np.asarray(checked))
 
     def _predict(self, X: Any) -> tuple[Matrix, np.ndarray]:
-        """Returns the active columns of the queries, and the predictions."""
+        """Returns the active columns of the queries, and the predictions.
+
+        Gives the warnings of the model, but no `ExtrapolationWarning` if
+        `_is_deficient_everywhere`.
+        """
         q, (x, y, weights) = self._read_queries(X), self._rows[:3]
         with enable_x64(True), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -343,9 +356,11 @@ class KernelEstimator(BaseEstimator):
         return dataclasses.replace(found, indices=rows.given[found.indices])
 
     def _is_deficient_everywhere(self) -> bool:
-        """Whether the data do not determine the local line at most of the given rows themselves, as
-        with a column for each category, of which one is constant in reach. Predictions at such
-        inputs need no slope along it, and a warning would come at each."""
+        """Returns whether the local design is rank-deficient at over half of the fitted rows.
+
+        At most 100 rows are checked. One-hot columns do this: near a row, a category is constant.
+        Predictions need no slope along such a column, and each of them would warn.
+        """
         x, y, weights = self._rows[:3]
         rows = x[spread_indices(min(100, len(x)), len(x))]
         found = self.model_.estimate(jnp.asarray(rows), Rows.read(x, y, weights))

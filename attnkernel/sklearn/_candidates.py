@@ -52,7 +52,8 @@ class Candidate(NamedTuple):
 
     @property
     def penalised(self) -> float:
-        """The criterion with the penalty on the number of lengthscales; infinite for NaN."""
+        """The logarithm of the criterion (of AICc itself), plus a penalty on the number of
+        lengthscales; +inf if the logarithm is NaN or infinite."""
         loss, n = float(self.fit.loss), len(self.fit.x)
         size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(self.fit.model, eqx.is_array)))
         if self.is_common:
@@ -83,12 +84,13 @@ def fit_candidates(
     """Returns the candidate with the least penalised criterion, and gives its warnings.
 
     `smoother`: the model of a kernel and an order; `kernel`: its class; `data`: inputs, labels and
-    weights. If both kinds are candidates, a common lengthscale is in standard deviations of the
-    columns, and the search of one per column begins there. This is its only start if `starts` is
-    None: on eleven data sets of scikit-learn ten starts end at the same minimum, and take up to
-    eight times as long. Both use one compiled program: the first fit of diabetes, 442 x 10, takes
-    0.64 of the CPU seconds that it takes with a program for each. Further parameters of a
-    kernel, such as a shape, are fitted with one lengthscale per column only.
+    weights. `orders`, `per_dimension`: the values to choose from. If `per_dimension` has both, the
+    common lengthscale is in standard deviations of the columns, and the search of one per column
+    begins there. This is its only start if `starts` is None: on eleven data sets of scikit-learn
+    ten starts end at the same minimum, and take up to eight times as long. Both use one compiled
+    program: the first fit of diabetes, 442 x 10, takes 0.64 of the CPU seconds that it takes with a
+    program for each. Further parameters of a kernel, such as a shape, are fitted with one
+    lengthscale per column only.
     """
     x, y, weights = data
     n, dim = x.shape
@@ -142,8 +144,8 @@ def fit_on_line(
 
     `models`: the model at each t, all of one structure; a parameter that leaves the search box of
     the model stays 1 % of the half-width inside its bound. The objective is minimised over a grid
-    of log t, then between the neighbours of its best point. The result is `AT_BOUND` if that is an
-    end of the interval.
+    of log t, then between the neighbours of its best point. The result is `AT_BOUND` if the
+    minimum is at an end of the interval.
     """
     low, high = np.log(interval)
     options = Options(starts=1).with_defaults(models(float(np.exp(low))), objective)
