@@ -32,7 +32,8 @@ def namespace_of(array: Any) -> Any:
 
 
 def as_numpy_if_concrete(tree: Any) -> Any:
-    """Returns a tree with its numbers as NumPy arrays; arrays that are traced stay as they are."""
+    """Returns a tree with its arrays and Python numbers as NumPy arrays; arrays that are not
+    concrete stay as they are."""
     is_known = lambda leaf: eqx.is_array_like(leaf) and is_concrete(leaf)  # noqa: E731
     return jax.tree.map(lambda leaf: np.asarray(leaf) if is_known(leaf) else leaf, tree)
 
@@ -63,24 +64,26 @@ def is_on_host(*trees: Any) -> bool:
 
 
 def is_on_one_device(*trees: Any) -> bool:
-    """Whether each array is concrete and on one device, and no `jit` surrounds the call.
+    """Whether no `jit` surrounds the call, and each array is concrete and whole on a single device.
 
-    NumPy can then index and pad them, which compiles nothing.
+    NumPy can then index and pad them, which compiles nothing. Different arrays may be on different
+    devices.
     """
     arrays = filter(eqx.is_array, jax.tree.leaves(trees))
     return is_on_host(trees) and all(len(array.devices()) == 1 for array in arrays)
 
 
 def index_on_host(array: Array, index: Any) -> Array:
-    """Returns `array[index]`, by NumPy where the array is concrete and on one device: XLA
-    compiles a program for each shape."""
+    """Returns `array[index]`; by NumPy where `is_on_one_device`, as XLA compiles a program for each
+    shape."""
     if not is_on_one_device(array):
         return array[index]
     return put_like(array, np.asarray(array)[index])
 
 
 def put_like(array: Array, values: Any) -> Any:
-    """Returns a tree of NumPy arrays as arrays of JAX, on the one device of another array."""
+    """Returns a tree of NumPy arrays as arrays of JAX, on the device that another array is
+    committed to, else on JAX's default device. `ValueError` if that array is on several."""
     (device,) = array.devices()
     return jax.device_put(values, device if array.committed else None)
 
@@ -97,7 +100,10 @@ def precise_matmul(a: Array, b: Array, precision: str | None = None) -> Array:
 
 
 def as_precision(name: str, precision: Any) -> str | None:
-    """Returns the precision of a product, a `jax.lax.Precision` or its name, as a name or None."""
+    """Returns the precision of a product, a `jax.lax.Precision` or its name, as its name.
+
+    None stays None. `ValueError` for other values.
+    """
     if precision is None:
         return None
     given = precision.name.lower() if isinstance(precision, jax.lax.Precision) else precision
@@ -110,7 +116,9 @@ def as_precision(name: str, precision: Any) -> str | None:
 
 
 def power_of_two(exponent: Float[Array, "..."], dtype: Any) -> Float[Array, "..."]:
-    """Returns $2^e$, exactly, of whole numbers e whose power is a normal number of the dtype.
+    """Returns $2^e$ exactly, in this dtype.
+
+    Each exponent e is a whole number, and $2^e$ a normal number of the dtype; this is not checked.
 
     By its bits: `jnp.ldexp` traces 52 operations.
     """
@@ -126,8 +134,8 @@ def inverse_or_zero(numbers: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def value_text(value: Any) -> str:
-    """Returns the value as an error quotes it: `np.int64(1)` as 1, in lists and tuples too; of an
-    array or frame of more than 8 numbers, the shape."""
+    """Returns the value as an error quotes it: `np.int64(1)` as 1, in lists and tuples too. An
+    array or frame of more than 8 numbers is given by its type and shape."""
     shape = getattr(value, "shape", ())
     if isinstance(shape, tuple) and math.prod(shape) > 8:
         return f"{type(value).__name__} of shape {shape}"
@@ -140,7 +148,7 @@ def value_text(value: Any) -> str:
 
 
 def wider_dtype(dtype: Any, other: Any = jnp.float32) -> Any:
-    """Returns the wider of two dtypes, even where users forbid implicit promotion."""
+    """Returns the dtype to which JAX promotes both, even where users forbid implicit promotion."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.promote_types(dtype, other)
 
@@ -164,7 +172,11 @@ def as_float_dtype(name: str, dtype: Any) -> Any:
 
 
 def as_float64(name: str, value: Any, expected: str) -> np.ndarray:
-    """Returns concrete real numbers in float64; `ValueError` for others and for masked entries."""
+    """Returns concrete real numbers in float64, which may be NaN or infinite.
+
+    `ValueError` for Booleans, complex numbers, text, masked entries and an empty array. `expected`
+    says in the error what a number must be.
+    """
     array = as_numpy_or_none(value)
     # V: bfloat16 and the 8-bit floats of JAX
     if array is None or array.dtype.kind not in "fiuV" or not array.size or array.dtype.names:
@@ -200,7 +212,8 @@ def as_integer_array(name: str, numbers: Any, axes: int | None = None) -> Int[Ar
 
 
 def as_boolean_array(name: str, value: Any, axes: int, expected: str) -> Bool[Array, "..."]:
-    """Returns a Boolean array with this number of axes; `expected` is its shape in words."""
+    """Returns a Boolean array with this number of axes; `ValueError` for others. `expected` is its
+    shape in words."""
     array = value if isinstance(value, jax.Array) else as_numpy_or_none(value)
     if array is None or array.dtype != bool or array.ndim != axes:
         shape = f"{value!r}" if array is None else f"dtype {array.dtype} and shape {array.shape}"
@@ -211,11 +224,12 @@ def as_boolean_array(name: str, value: Any, axes: int, expected: str) -> Bool[Ar
 def as_real_array(name: str, x: Any) -> Float[Array, "..."]:
     """Returns real numbers as a floating array of JAX, of the same shape.
 
-    Numbers that are not yet an array of JAX are converted through float64: JAX itself wraps 64-bit
-    integers at 2³¹ where x64 is off.
+    Floating dtypes stay, except those that JAX does not have, such as float64 without x64. Concrete
+    integers are converted through float64: JAX itself wraps 64-bit integers at 2³¹ without x64.
 
-    **Raises:** `ValueError` for masked entries, complex numbers and text, and for numbers that
-    JAX's default precision cannot hold or cannot tell apart.
+    **Raises:** `ValueError` for masked entries, complex numbers, text, dates and rows of different
+    lengths, and for a frame of pandas as in `as_numpy_or_none`. Also where the conversion overflows
+    or merges more than 1 % of the distinct numbers of a column.
     """
     require_unmasked(name, x)
     if x is None or isinstance(x, str | Mapping | type):
@@ -265,7 +279,10 @@ def require_unmasked(name: str, x: Any) -> None:
 
 
 def as_points(name: str, x: ArrayLike) -> Float[Array, "points dim"]:
-    """Returns points as rows, shape (n, dim); shape (n,) becomes (n, 1)."""
+    """Returns points as rows, shape (n, dim); shape (n,) becomes (n, 1).
+
+    `ValueError` for other shapes, and for what `as_real_array` refuses.
+    """
     if isinstance(x, np.ndarray) and x.ndim == 1:
         x = x[:, None]  # NumPy compiles nothing
     array = as_real_array(name, x)
@@ -286,7 +303,10 @@ def require_finite(
     rows: Float[Array, "*batch rows columns"] | Float[np.ndarray, "*batch rows columns"],
     advice_for_nan: str = "",
 ) -> None:
-    """Raises `ValueError` unless every number of every row is finite."""
+    """Raises `ValueError` unless every number of every row is finite.
+
+    Traced arrays are not checked. `advice_for_nan` ends the error if a number is NaN.
+    """
     if not is_concrete(rows) or np.all(np.isfinite(np.asarray(rows))):
         return
     bad = np.argwhere(~np.all(np.isfinite(np.asarray(rows)), axis=-1))
@@ -301,7 +321,7 @@ def require_finite(
 
 def precision_loss(given: np.ndarray, converted: np.ndarray) -> str | None:
     """Returns a sentence for an error if `converted`, the given column in a narrower dtype, merges
-    more than 1 % of the distinct numbers; else None.
+    more than 1 % of the distinct numbers; else None, also if a number is not finite.
 
     The sorted numbers are cut at gaps of more than 1000 steps of the narrower dtype, so that an
     outlier does not hide a cluster. Clusters that span more than 1e5 steps are not checked: float32

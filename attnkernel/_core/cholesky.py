@@ -11,8 +11,8 @@ def cholesky_solver(matrix: Float[Array, "*queries terms terms"]) -> Callable[[A
     r"""Returns the function $b \mapsto S^{-1} b$ by $S = L L^\top$, with S = `matrix`; its result
     is NaN where S is not positive definite. b has shape (*queries, terms, columns).
 
-    Systems of few terms are solved by formulas for all queries at once, which is faster than one
-    call of LAPACK for each.
+    Systems of at most 4 terms are solved by formulas for all queries at once, which is faster than
+    one call of LAPACK for each.
     """
     terms = range(matrix.shape[-1])
     max_unrolled_terms = 4  # of a system that is solved by formulas

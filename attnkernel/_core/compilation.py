@@ -24,14 +24,20 @@ SMALL_PROGRAM_OPTIONS = {"xla_backend_optimization_level": 1} | (
 
 
 def can_use_options(*trees: Any) -> bool:
-    """Whether a call with these arrays may set `SMALL_PROGRAM_OPTIONS`: on a CPU, outside
-    transformations, and unless the user has chosen to compile without optimisations."""
+    """Whether a call with these arrays may set `SMALL_PROGRAM_OPTIONS`.
+
+    It may if JAX's default backend is a CPU and `is_on_one_device` holds for the arrays, unless the
+    user has set `jax_disable_most_optimizations`.
+    """
     is_optimised = not jax.config.read("jax_disable_most_optimizations")
     return is_optimised and jax.default_backend() == "cpu" and is_on_one_device(*trees)
 
 
 class ComparableFunction:
-    """A function that equals others with the same key: all that its results depend on."""
+    """A function that equals another `ComparableFunction` with the same key.
+
+    The key must identify all that the results depend on.
+    """
 
     def __init__(self, function: Callable, key: Hashable):
         functools.update_wrapper(self, function, updated=())
@@ -53,11 +59,12 @@ def comparable_by_program(
     """Returns the function as one that equals those with the same StableHLO program of these
     arguments and the same structure of results, or unchanged if its program is incomplete.
 
-    It is traced anew (5 ms), so that a change of what it reads, such as a global, is noticed. Not
-    comparable: one that reads an array of an outer `jit` or `vmap`, or calls back into Python.
+    It is traced anew (5 ms), so that a change of what it reads, such as a global, is noticed. A
+    program is incomplete if it reads an array of an outer `jit` or `vmap`, or has a custom call,
+    such as one back into Python.
 
     **Arguments:** `arguments`: trees of `jax.ShapeDtypeStruct`. `call`: calls the function with
-    these and with what is no array. Default: the function itself.
+    these arrays and with its arguments that are not arrays. Default: the function itself.
 
     ```python
     >>> from attnkernel._core.compilation import comparable_by_program
@@ -88,9 +95,11 @@ def cache_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:
     """Keeps every program that JAX compiles from now on in a folder, for later processes.
 
     A first call of `ak.fit` then takes a third of its time or less. Entries are specific to the
-    version of JAX and to the processor; one that cannot be read is compiled anew. The folder has no
-    limit of size: delete it at any time. Importing attnkernel never turns this on; `python -m
-    experiments` does. The environment variable `JAX_ENABLE_COMPILATION_CACHE=false` turns it off.
+    version of JAX and to the processor; one that cannot be read is compiled anew, and empty ones
+    are deleted. The folder has no limit of size: delete it at any time. Importing attnkernel never
+    turns this on; `python -m experiments` does. The environment variable
+    `JAX_ENABLE_COMPILATION_CACHE=false` turns it off.
+
     On some CPUs XLA logs `Target machine feature +prefer-no-gather is not supported` for each
     program that it loads. Nothing is wrong; `TF_CPP_MIN_LOG_LEVEL=3`, set before JAX is imported,
     hides it.
@@ -139,7 +148,8 @@ def cache_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:
 
 def _user_cache_folder() -> Path:
     """Returns the user's folder for caches: `LOCALAPPDATA` on Windows, `~/Library/Caches` on macOS,
-    else `XDG_CACHE_HOME` or `~/.cache`."""
+    else `XDG_CACHE_HOME` or `~/.cache`. `RuntimeError` if it needs the user's home, and there is
+    none."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local"))
     if sys.platform == "darwin":

@@ -21,7 +21,7 @@ def in_float64(function: Callable[..., Sequence[Array]], *trees: Any) -> list[Ar
     """Returns the results of `function(*trees)`, computed in float64 and converted to float32.
 
     Floating arrays among the leaves of `trees` are converted to float64, and those of the result to
-    float32; integers become 32-bit. The function must not close over traced arrays.
+    float32; int64 arrays become int32. The function must not close over traced arrays.
     """
     moving, fixed = eqx.partition(trees, eqx.is_array)
     leaves, structure = jax.tree.flatten(moving)

@@ -1,4 +1,4 @@
-"""What newcomers ask for by the names of other libraries, in the words of this one."""
+"""Hints for names of other libraries: what the same thing is called here."""
 
 import difflib
 import functools
@@ -41,7 +41,8 @@ ATTRIBUTES = {
 def explained(function: Function) -> Function:
     """Decorates a function, so that keyword arguments of other libraries raise `TypeError`.
 
-    The error gives the word of this library. For a class, decorates its generated `__init__`.
+    These are the names in `ARGUMENTS` that the function does not take itself. The error gives the
+    word of this library. For a class, `__init__` is decorated in place, and the class returned.
     """
     if isinstance(function, type):
         setattr(function, "__init__", explained(function.__init__))  # noqa: B010
@@ -61,7 +62,8 @@ def explained(function: Function) -> Function:
 def name_hint(name: str, public: Mapping[str, Any]) -> str:
     """Returns a hint for a name that the package does not have, such as ": try ak.Gaussian".
 
-    `public` maps the public names to modules and other values. The hint is "" if no name is near.
+    `public` maps the public names to modules and other values. A name in `NAMES` comes first, then
+    the same name in a public module, then a similar public name. The hint is "" if there is none.
     """
     homes = [f"ak.{at}.{name}" for at, of in public.items() if ismodule(of) and hasattr(of, name)]
     near = [f"ak.{one}" for one in difflib.get_close_matches(name, public, n=1, cutoff=0.7)]

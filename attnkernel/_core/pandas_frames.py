@@ -74,6 +74,7 @@ def frame_to_numbers(
 class FrameNames(NamedTuple):
     """The names and categories of the columns of frames; None for arrays.
 
+    `y_name` is the name of a `Series`, or the tuple of the names of a `DataFrame`.
     `dropped_rows` is the number of rows that `na="drop"` left out.
     """
 
@@ -88,7 +89,9 @@ def frames_to_numbers(x: Any, y: Any, weights: Any, na: str) -> tuple[Any, Any, 
 
     `na`: `"drop"` leaves out rows in which a value of x or y is missing, of arrays too.
 
-    **Raises:** `ValueError` where frames have another index, or hold what is no number.
+    **Raises:** `ValueError` if y or weights have another index than x, for missing values in a
+    frame, and for columns that are not numeric or, in x, categorical. With "drop", also for traced
+    arguments.
     """
     names = FrameNames()
     for what, part in (("y", y), ("weights", weights)):
@@ -111,7 +114,8 @@ def query_to_numbers(frame: Any, names: Names | None, categories: Categories | N
     """Returns a frame of new inputs as numbers, with the columns and categories of the fit.
 
     `names`: the columns of the fit, by which those of the frame are ordered; None keeps their
-    order. `ValueError` unless the frame has each of them once.
+    order. `ValueError` unless the frame has each of them once, and as for `frame_to_numbers`. If
+    the number of `categories` differs from that of the columns, all columns must be numeric.
     """
     got = column_names(frame)
     if names is not None and names not in ((None,), got):
@@ -131,6 +135,7 @@ def _labels_to_numbers(what: str, labels: Any) -> tuple[np.ndarray, Hashable]:
     """Returns a frame of labels or weights as numbers, and its name.
 
     A `Series` gives a vector and its name; a `DataFrame` gives a matrix and a tuple of names.
+    `ValueError` for missing values and for columns that are not numeric, such as categories.
     """
     numbers, names, _ = frame_to_numbers(what, labels, (None,) * len(column_names(labels)))
     return (numbers[:, 0], labels.name) if is_series(labels) else (numbers, names)
@@ -204,7 +209,8 @@ def join_columns(query: QueryFrame | None, x: Any, found: dict[str, np.ndarray])
     """Returns the frame of the query with the columns `found`, each of shape (m,), added.
 
     Without a query, the frame is made from x, shape (m, dim), with columns x, or x1, x2 and so on.
-    `ValueError` if the frame already has a column of a name in `found`.
+    `ValueError` if the frame already has a column of a name in `found`. `ImportError` if pandas is
+    needed and not installed.
     """
     if query is None:
         try:
@@ -234,8 +240,9 @@ def rows_to_frame(
 ) -> Any:
     """Returns a `DataFrame` with a line for each query and each of its k rows of the fit.
 
-    A line has the inputs and labels of the row, and its weight for the query. `rows` holds the
-    numbers of rows. The index has the levels `query` and `row`.
+    The columns are the inputs and labels of the row, and `weight`, its weight for the query. Codes
+    are shown as their categories. `rows` holds the numbers of rows, from 0. The index has the
+    levels `query` and `row`.
 
     **Arguments:** `queries`: the index of the frame of queries. `rows`, `weights`: shape (m, k).
     `inputs`: x, with the names and categories of its columns. `labels`: y and its name.
@@ -261,8 +268,8 @@ def rows_to_frame(
 
 
 def column_number(argument: str, column: Any, dim: int, names: Sequence[Hashable] | None) -> int:
-    """Returns the number of a column that is given by number or name; `ValueError`, with the name
-    of the argument, where there is no such column."""
+    """Returns the number, from 0, of a column that is given by number or name; `ValueError`, with
+    the name of the argument, unless there is one such column."""
     known = list(names or ())
     if isinstance(column, str) and known.count(column) == 1:
         return known.index(column)
@@ -315,7 +322,7 @@ def _numeric_column_to_float64(column: Any, where: str) -> np.ndarray:
 
 
 def holds_numbers(column: Any) -> bool:
-    """Whether every cell of a column of objects or text can be read as a number."""
+    """Whether `astype(float)` can convert a pandas column of objects or text, as "1.5"."""
     try:
         column.astype(float)
     except (TypeError, ValueError):

@@ -101,7 +101,7 @@ class Constant(Parameter):
     def times(self, factor: ArrayLike) -> "Constant | Positive":
         """The parameter whose value is this one times a positive factor.
 
-        If the factor is traced, it is a `Positive` parameter.
+        It is a `Constant`, or a `Positive` if the factor is traced.
         """
         if is_concrete(factor):
             return Constant(nested_tuples(np.multiply(self.number, factor)))
@@ -125,6 +125,7 @@ class ConstantOfHeads(Parameter):
 
     @property
     def value(self) -> Float[Array, "..."]:
+        """The values of the heads that `place` indexes: of all, or of one under `vmap`."""
         return jnp.asarray(self.numbers, float)[self.place]
 
     @property
@@ -133,6 +134,7 @@ class ConstantOfHeads(Parameter):
 
     @property
     def has_heads(self) -> bool:  # type: ignore[override]
+        """Whether it holds a value for each of several heads; False under `vmap` over heads."""
         return np.ndim(self.place) > 0
 
     def equals(self, number: float) -> bool:
@@ -161,6 +163,7 @@ class Trained(Parameter):
 
     @property
     def has_heads(self) -> bool:  # type: ignore[override]
+        """Whether it holds a value for each of several heads: z has more axes than one value."""
         return len(self.shape) > self.axes
 
 
@@ -271,7 +274,8 @@ def described(module: eqx.Module, **kwargs: Any) -> wl.AbstractDoc:
 
 
 def nested_tuples(numbers: Any) -> Any:
-    """Returns a NumPy array, or nested lists, as nested tuples, which can be hashed."""
+    """Returns a NumPy array, or nested lists, as nested tuples, which can be hashed. A single
+    number becomes a number of Python."""
     numbers = numbers.tolist() if isinstance(numbers, np.ndarray | np.generic) else numbers
     return tuple(map(nested_tuples, numbers)) if isinstance(numbers, list) else numbers
 
@@ -307,7 +311,8 @@ def fixed(value: ArrayLike) -> Fixed:
     **Arguments:** `value`: θ in its natural unit, one number; or one of each head, for
     `ak.PerHead`; for a lengthscale, one of each dimension.
 
-    **Raises:** `ValueError` if it is no finite real number, or is known at run time alone.
+    **Raises:** `ValueError` if it is no finite real number within the range of JAX's default dtype,
+    or is traced.
 
     ```python
     >>> import attnkernel as ak
@@ -329,6 +334,7 @@ def fixed(value: ArrayLike) -> Fixed:
 def real(name: str, value: Number, hint: str = "") -> Parameter:
     """Returns a parameter that may be any finite number: trained, or fixed for an `ak.fixed(...)`.
 
+    An array holds a number of each head.
     `ValueError` for other values, which names the argument `name` and ends with `hint`.
     """
     _require_strictly_between(name, value, -math.inf, math.inf, "a finite number", hint)
@@ -366,8 +372,9 @@ def between(
 ) -> Between | Constant | ConstantOfHeads:
     """Returns a parameter above `low` and below `high`: trained, or fixed for an `ak.fixed(...)`.
 
-    One that is fixed may be `high`, and if `or_low` also `low`. With `per_dimension`, a vector
-    holds a number of each dimension. `ValueError` for other values, as for `real`.
+    One that is fixed may be `high`, and if `or_low` also `low`. With `per_dimension`, or
+    if `high` is a tuple, a vector holds a number of each dimension; else, of each head.
+    `ValueError` for other values, as for `real`.
     """
     most = np.asarray(high)
     axes = max(most.ndim, _count_dimension_axes(name, value, most.shape) if per_dimension else 0)

@@ -85,6 +85,9 @@ class Rows(eqx.Module):
         `categories`: the columns that hold codes, mapped to their numbers of categories, as
         `category_counts` returns. `names`: the columns and categories that a frame must have.
 
+        Codes are checked only if x_new has as many columns as x; other numbers of columns are not
+        refused here.
+
         **Raises:** `ValueError` where a number is not finite, or a code is not one; for a frame
         with other columns or categories.
         """
@@ -129,15 +132,18 @@ class Rows(eqx.Module):
         return out[..., 0] if self.has_one_label else out
 
     def with_labels(self, y: Float[Array, "n"] | Float[Array, "n out"]) -> "Rows":
-        """Returns the rows with other labels, which need no check."""
+        """Returns the rows with other labels, which are not checked.
+
+        Labels of rows with weight 0 are replaced as by `with_weights`.
+        """
         rows = Rows(self.x, y if y.ndim == 2 else y[:, None], None, y.ndim == 1)
         return rows.with_weights(self.weights)
 
     def with_weights(self, weights: Float[Array, " n"] | Bool[Array, " n"] | None) -> "Rows":
-        """Returns the rows with other weights, which need no check.
+        """Returns the rows with other weights, which are not checked.
 
-        The label of a row with weight 0 is replaced by that of a row with weight: it could enter a
-        mean about which sums are centred.
+        The label of a row with weight 0 is replaced by that of the first row with weight: it could
+        enter a mean about which sums are centred.
         """
         y = self.y
         if weights is not None and is_on_one_device(y, weights):
@@ -153,13 +159,15 @@ class Rows(eqx.Module):
     def padded(self, *others: Array) -> tuple["Rows", *tuple[Array, ...]]:
         """Returns the rows and other arrays, each padded to its `bucket_size` by its last row.
 
-        Added rows have weight 0. Data of similar size then share one program.
+        Added rows have weight 0. Data of similar size then share one program. `is_on_one_device`
+        must hold for all arrays.
         """
         x, y, weights, *padded = pad_rows(self.x, self.y, self.weights, *others)
         return Rows(x, y, weights, self.has_one_label), *padded
 
     def is_on_one_device(self, *others: Any) -> bool:
-        """Whether these and other arrays are on one device, outside `jit`: they can be padded."""
+        """Whether no `jit` surrounds the call, and each of these and other arrays is concrete and
+        whole on a single device: they can be padded."""
         return is_on_one_device(self, *others)
 
 
@@ -186,6 +194,7 @@ def parse_rows(
 
 
 def _require_same_rows(x: Float[Array, "..."], y: Float[Array, "..."]) -> None:
+    """Raises `ValueError` unless x has shape (n, dim), and y (n,) or (n, out) with the same n."""
     if x.ndim != 2 or y.ndim not in (1, 2) or x.shape[0] != y.shape[0]:
         raise ValueError(
             f"x must have shape (n,) or (n, dim) and y shape (n,) or (n, out), with the same n; "
@@ -198,7 +207,8 @@ def as_valid_weights(weights: ArrayLike) -> Float[Array, "..."] | Bool[Array, ".
 
     A Boolean array of JAX stays Boolean: rows with False are ignored, at the cost of a mask of
     keys. `ValueError` unless weights are finite, not negative and not all 0, and their sums stay
-    within the range of the dtype.
+    within the range of the dtype; also for a positive number that becomes 0 in the dtype. Traced
+    values are not checked.
     """
     if isinstance(weights, jax.Array) and weights.dtype == bool:
         _require_valid_weights(weights)
@@ -221,7 +231,7 @@ def is_positive(weights: Float[AnyArray, "..."] | Bool[AnyArray, "..."]) -> Bool
 
 def _require_valid_weights(weights: Float[Array, "..."] | Bool[Array, "..."]) -> None:
     """Raises `ValueError` unless weights are finite, not negative and not all 0, and their sums
-    stay within the range of their dtype."""
+    stay within the range of their dtype. Traced values are not checked."""
     if not is_concrete(weights):
         return
     values = np.asarray(weights)
@@ -243,7 +253,8 @@ def require_category_codes(
 ) -> None:
     """Raises `ValueError` unless columns of categories hold integer codes in their range.
 
-    `categories` maps each such column to its number of categories, None where that is open.
+    `categories` maps each such column to its number of categories, None if any integer is allowed.
+    Traced values are not checked.
     """
     if not is_concrete(rows):
         return
@@ -264,7 +275,7 @@ def require_category_codes(
 
 def require_finite_squares(name: str, values: Float[AnyArray, "..."]) -> None:
     """Raises `ValueError`, with the name of the argument, where squares of differences of the
-    values would overflow or be subnormal."""
+    values would overflow or be subnormal. Traced values are not checked."""
     if not is_concrete(values) or not values.size:
         return
     limits = np.finfo(np.float64 if values.dtype == np.float64 else np.float32)
@@ -287,8 +298,9 @@ def require_regression_data(
     """Raises `ValueError` unless a regression of y on x can be fitted.
 
     Expected: the same number of rows, at least three; every number finite; neither x nor y
-    constant; codes in the columns of `categories`. `advice_for_nan`: added to the error where
-    numbers are NaN.
+    constant; codes in the columns of `categories`; squares of differences of y within the range of
+    the dtype. Only the shapes are checked if x or y is traced. `advice_for_nan`: added to the error
+    where numbers are NaN.
     """
     _require_same_rows(x, y)
     min_fit_rows = 3
@@ -317,7 +329,10 @@ MAX_PADDED_ROWS = 2**13  # above, a fit takes many times as long as its compilat
 
 
 def bucket_size(rows: int) -> int:
-    """Returns the least listed size that holds this many rows; `rows` itself above 8192.
+    """Returns the number of rows to which this many are padded; `rows` itself for 0 and above 8192.
+
+    Up to 256 it is the next multiple of 8. Above, it is the next multiple of 1/16 of the largest
+    power of two that is at most `rows`.
 
     ```python
     >>> from attnkernel._core.rows import bucket_size
@@ -339,8 +354,8 @@ def pad_rows(
 ) -> tuple[Array, Array, Array | None, *tuple[Array, ...]]:
     """Returns inputs, labels, weights and other arrays, padded to the `bucket_size` of their rows.
 
-    Padded rows repeat the last row, with weight 0. For arrays of one device: on the host, which
-    compiles nothing.
+    Padded rows repeat the last row, with weight 0. `is_on_one_device` must hold for the arrays:
+    they are padded on the host, which compiles nothing. The results are on the device of x.
 
     Without weights, the given rows have the weight True and the others False; above 8192 rows,
     which are not padded, weights stay None. `axis`: that of the rows of all arrays but the weights,
@@ -358,7 +373,8 @@ def pad_rows(
 def pad_points(*arrays: Array) -> tuple[list[Array], Bool[Array, " n"]]:
     """Returns a list of the arrays, padded to their `bucket_size`, and a mask: True for given rows.
 
-    Inside `jit` and above 8192 rows nothing is padded, and the mask is True everywhere.
+    The mask is of the first array. Nothing is padded, and the mask is True everywhere, above 8192
+    rows and unless `is_on_one_device` holds for all arrays.
     """
     (first, *others), is_row = arrays, None
     if is_on_one_device(*arrays):

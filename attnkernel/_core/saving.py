@@ -7,7 +7,7 @@ r"""Files of models: a readable header, and the bytes of the arrays behind it.
 | | of each array; the tree whose leaves they are |
 | the arrays | their bytes, one after the other |
 
-No pickle: reading a file runs no code and makes only arrays and registered modules. Nor
+No pickle: reading a file runs no code and makes only arrays and modules of known classes. Nor
 safetensors: its NumPy interface (0.8.0) reads no bfloat16 and no 8-bit floats, writes no complex128
 and no int4, and has no checksum: it loads a file with a flipped bit. Nor the format of NumPy, which
 has no name for bfloat16.
@@ -58,7 +58,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Flushes a file to the disk; for a folder, the names in it."""
+    """Flushes a file to the disk; for a folder, the names in it. Does nothing on Windows."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -104,7 +104,7 @@ def save(path: str | os.PathLike, model: Any) -> None:
       dictionaries of modules, arrays, numbers and strings.
 
     **Raises:** `ValueError` for a value that a file cannot name, such as a lambda in a field, and
-    inside `jit`. `OSError` where the file cannot be written.
+    for a model with traced arrays. `OSError` where the file cannot be written.
     """
     write_tree(as_path("path", path), model, {})
 
@@ -136,8 +136,8 @@ def load(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Any:
 def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> None:
     """Writes a tree and `metadata`, plain data for JSON, to a file that `read_tree` reads.
 
-    An existing file is replaced atomically. `ValueError` for traced arrays, and for a value that a
-    file cannot hold.
+    An existing file is replaced atomically. `ValueError` for traced arrays, for a value that a file
+    cannot hold, and above `MAX_ARRAYS` arrays. `OSError` where the file cannot be written.
     """
     plain, arrays = flatten(tree)
     if not is_concrete(*(array for _, array in arrays)):
@@ -249,7 +249,11 @@ def _checksum(text: bytes, payload: bytes) -> bytes:
 
 
 def _parse_dtype(entry: dict[str, Any]) -> np.dtype:
-    """Returns the dtype in the header's entry of an array; `ValueError` unless it is numeric."""
+    """Returns the dtype in the header's entry of an array.
+
+    Raises `ValueError` unless it is numeric or Boolean, `TypeError` if there is no dtype of that
+    name, and `KeyError` if the entry has none.
+    """
     dtype = jnp.dtype(entry["dtype"])
     is_numeric = any(jnp.issubdtype(dtype, kind) for kind in (np.number, np.bool_))
     if not is_numeric or not dtype.itemsize:
@@ -258,8 +262,11 @@ def _parse_dtype(entry: dict[str, Any]) -> np.dtype:
 
 
 def _parse_shape(entry: dict[str, Any]) -> tuple[int, ...]:
-    """Returns the shape in the header's entry of an array; `ValueError` unless it is a list of
-    sizes from 0 to 2³¹ − 1."""
+    """Returns the shape in the header's entry of an array.
+
+    Raises `ValueError` for a size that is no integer from 0 to 2³¹ − 1, and `TypeError` or
+    `KeyError` if the entry has no list of sizes.
+    """
     shape = tuple(entry["shape"])
     if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
         raise ValueError(f"{entry['path']} has {str(shape)[:80]}, which is no shape of an array")

@@ -22,7 +22,7 @@ def over_batch(reduce: Callable[..., Array]) -> Callable[[Array], Array]:
     """Returns the identity that under `vmap` reduces the batch, along axis 0, to one result.
 
     The result has no batch axis, so that a `cond` on it stays a `cond`: with a batched predicate
-    JAX runs both branches. It has no derivative.
+    JAX runs both branches. It cannot be differentiated in reverse mode.
     """
 
     @jax.custom_batching.custom_vmap
@@ -59,7 +59,8 @@ Tree = TypeVar("Tree")
 
 
 def stop_gradients(tree: Tree) -> Tree:
-    """Returns the tree with `jax.lax.stop_gradient` of its real arrays; all else as it is."""
+    """Returns the tree with `jax.lax.stop_gradient` of its floating and complex arrays of JAX; all
+    else as it is."""
     return jax.tree.map(
         lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, tree
     )
@@ -89,8 +90,9 @@ def with_automatic_axes(
     """Returns `run(*trees)`; on a mesh of explicit axes XLA shards its intermediate arrays.
 
     Every result is sharded as `like` is, along all axes of `like` but the last `columns`. In a
-    result these axes are the last of its first `axes()` axes; its other axes are not sharded. The
-    mesh is that of the arrays: users need not have set it.
+    result these axes are the last of its first `axes()` axes; its other axes are not sharded.
+    `axes` is called only on such a mesh. The mesh is that of the arrays: users need not have set
+    it.
     """
     meshes = [
         jax.typeof(leaf).sharding.mesh for leaf in jax.tree.leaves(trees) if eqx.is_array(leaf)

@@ -36,8 +36,9 @@ ACTIVATIONS: Functions = MappingProxyType(
 def flatten(tree: Any) -> tuple[Any, Arrays]:
     """Returns a tree as plain data for JSON, and its arrays, each with its path in the tree.
 
-    **Raises:** `ValueError` for values without a name: other functions, and objects that are not
-    an `eqx.Module`.
+    **Raises:** `ValueError` for a value that the plain data cannot name: a function that is neither
+    in `ACTIVATIONS` nor in the `saved_functions` of its module's class, or an object that is no
+    `eqx.Module`.
     """
     arrays: Arrays = []
     return _encode_tree(tree, "", arrays, ACTIVATIONS), arrays
@@ -102,7 +103,8 @@ def is_prng_key(value: Any) -> bool:
 def unflatten(plain: Any, arrays: Sequence[Any], classes: Sequence[type] = ()) -> Any:
     """Returns the tree that `flatten` took apart; `classes`: a user's own classes in it.
 
-    **Raises:** `ValueError` for unknown names, and for data that `flatten` does not write.
+    **Raises:** `ValueError` for unknown names, and for data that `flatten` does not write;
+    `TypeError` for an unknown dtype.
     """
     classes_by_name = registered_classes() | {class_name(own): own for own in classes}
     return _decode_tree(plain, arrays, classes_by_name, ACTIVATIONS)
@@ -171,10 +173,10 @@ def _make_module(cls: type, name: str, fields: dict[str, Any]) -> Any:
 
 
 def class_name(cls: type) -> str:
-    """Returns the name of a class in files: its public name, `priors.Causal`.
+    """Returns the name of a class in files: its public name in attnkernel, such as `priors.Causal`.
 
-    Private modules are left out, so that a file stays readable when a module is split. A class of a
-    user is named `own.` and its own name.
+    Private modules are left out, so that a file stays readable when a module is split. A class of
+    Equinox is `equinox.nn.Linear`. A user's class `Net` is `own.Net`, from whichever module.
     """
     parts = [part for part in cls.__module__.split(".") if not part.startswith("_")]
     if parts[:1] == ["attnkernel"]:
@@ -185,7 +187,11 @@ def class_name(cls: type) -> str:
 
 
 def registered_classes() -> dict[str, type]:
-    """Returns the modules of attnkernel and the layers of Equinox by name."""
+    """Returns the classes that a saved tree may hold, by their `class_name`.
+
+    They are the imported subclasses of `equinox.Module` that are defined in attnkernel or in
+    `equinox.nn` and are not abstract.
+    """
     return {
         class_name(cls): cls
         for cls in _subclasses(eqx.Module)

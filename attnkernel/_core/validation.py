@@ -54,7 +54,8 @@ def as_integer(name: str, value: Any, minimum: int, hint: str = "") -> int:
 
 
 def as_integer_tuple(name: str, value: Any, minimum: int) -> tuple[int, ...]:
-    """Returns one integer or several as a tuple, each at least `minimum`."""
+    """Returns one integer or several as a tuple; `ValueError` unless there is one, and each is
+    concrete, at least `minimum` and at most 2³¹ − 1."""
     is_array = isinstance(value, np.ndarray) and not np.ma.is_masked(value)
     plain: Any = np.asarray(value).tolist() if is_array else value
     items: list[Any] = list(plain) if isinstance(plain, Sequence) else [plain]
@@ -71,6 +72,7 @@ def as_integer_tuple(name: str, value: Any, minimum: int) -> tuple[int, ...]:
 def require_integer(name: str, value: Any, minimum: int | None = None) -> None:
     """Raises `ValueError` unless it is one integer, at least `minimum`, if that is given.
 
+    Its magnitude is at most 2³¹ − 1, and a Boolean is no integer.
     Arrays without axes are allowed, and tracers, whose values are not checked.
     """
     if not _is_integer_in_range(value, minimum):
@@ -119,7 +121,7 @@ def require_string(name: str, value: Any) -> None:
 
 
 def require_level(name: str, value: Any) -> None:
-    """Raises `ValueError` unless it is a probability between 0 and 1, both excluded."""
+    """Raises `ValueError` unless it is a float between 0 and 1, both excluded."""
     if not isinstance(value, float | np.floating) or not 0 < value < 1:
         raise ValueError(f"{name} must be between 0 and 1, such as 0.95; got {value_text(value)}.")
 
@@ -131,14 +133,15 @@ def require_function(name: str, value: Any) -> None:
 
 
 def as_path(name: str, path: Any) -> Path:
-    """Returns the path of a file, given as a path or a string."""
+    """Returns the path of a file, given as a path or a string; `ValueError` for other values. The
+    file need not exist."""
     if not isinstance(path, str | os.PathLike) or "\0" in str(path):
         raise ValueError(f"{name} must be the path of a file; got {value_text(path)}.")
     return Path(path)
 
 
 def as_names(name: str, names: Any) -> tuple[str, ...]:
-    """Returns one column name or several as a tuple."""
+    """Returns one column name or several as a tuple; `ValueError` for other values."""
     listed = (names,) if isinstance(names, str) else names
     if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
         raise ValueError(f"{name} must be a name, or a list of names; got {value_text(names)}.")

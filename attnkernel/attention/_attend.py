@@ -164,8 +164,8 @@ def votes(
 
     - `k_largest`: k, at least 1. Of fewer keys all are named.
 
-    **Returns:** an `ak.methods.Votes`, with the axes (*batch, queries) and dtype of `attend`; NaN
-    for a query that is not finite.
+    **Returns:** an `ak.methods.Votes`, with the axes (*batch, queries) and dtype of `attend`.
+    Inside `jit`, its numbers but `indices` are NaN for a query that is not finite.
 
     **Raises:** `ValueError` as `attend`; if k is no positive whole number; and for symbolic
     numbers of rows.
@@ -253,7 +253,8 @@ def _attend_over_batch(
     *call: Any,
 ) -> tuple[Float[Array, "*_batch queries dim_v"], Float[Array, "*_batch queries"]]:
     r"""Returns $\sum_j w_{ij} v_j / \sum_j w_{ij}$ and the log-mass $\log \sum_j w_{ij}$, along all
-    batch axes. Both are NaN for a query that is not finite. Sums include the mass of a sink.
+    batch axes. Both are NaN for a query that is not finite. Sums include the mass of a sink. For an
+    `Entmax` the second is its threshold λ.
 
     `call`: the arguments of `_states_over_batch` from `method` on.
     """
@@ -314,7 +315,10 @@ def _votes_over_batch(
     q: Float[Array, "*#batch queries dim_q"],
     k: Float[Array, "*#batch keys dim_k"],
 ) -> Votes:
-    """Returns the votes along all batch axes. `count`: how many of the largest weights to name."""
+    """Returns the `Votes` along all batch axes. `count`: how many of the largest weights to name.
+
+    Their floating fields are NaN for a query that is not finite.
+    """
 
     def votes(q: Array, k: Array, kernel: Kernel, prior: Prior | None, rule: Rule) -> Votes:
         method = method_on_a_line(task_of(q, k, k[:, :0], kernel, prior, rule))

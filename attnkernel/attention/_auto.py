@@ -88,6 +88,8 @@ def task_of(
 def _as_real_matrix(name: str, value: Any) -> Any:
     """Returns `value` as a real floating array of shape (*batch, rows, columns); a
     `ShapeDtypeStruct` stays one. `name`: that of the argument, for errors.
+
+    Raises `ValueError` for fewer than two axes, and for what are no real numbers.
     """
     array = value if isinstance(value, jax.ShapeDtypeStruct) else as_real_array(name, value)
     if array.ndim < 2:
@@ -210,7 +212,7 @@ def select_method(
 
 def method_on_a_line(task: Task) -> Method | None:
     """`Sorted` or `Fourier`, if `Auto` would take it in one dimension for the weights and for their
-    squares; else None.
+    squares; else None. Also None for any rule but `Softmax`.
     """
     # squared weights are those of half the temperature: a method that takes ½ takes 1 too
     if task.dim != 1 or type(task.rule) is not Softmax:

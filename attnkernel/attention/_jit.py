@@ -15,12 +15,13 @@ from ._per_head import batch_shape
 
 
 def jit_if_pure(function: Any, parts: tuple, *arrays: Any) -> Any:
-    """Calls `function(*parts, *arrays)` as one compiled program.
+    """Returns `function(*parts, *arrays)`, compiled if `parts` hold only JAX arrays and constants.
 
     `parts`: kernel, prior, rule and other settings. If one holds a Python function, whose result
-    may change between calls, nothing is compiled; that of a `MaskFunction` or `ScoreFunction` is
-    compared with those of earlier calls. On a mesh of explicit axes each result begins with the
-    batch axes and the rows of the first array.
+    may change between calls, the call is not compiled as a whole. The function of a `MaskFunction`
+    or `ScoreFunction` counts as a constant, by its `comparable` form, unless it reads arrays of an
+    outer `jit` or `vmap` or calls back into Python. On a mesh of explicit axes each result must
+    begin with the batch axes and the rows of the first array.
     """
     if not _is_pure(parts):
         is_function = lambda node: isinstance(node, MaskFunction | ScoreFunction)  # noqa: E731

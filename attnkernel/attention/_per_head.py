@@ -83,7 +83,7 @@ class PerHead(eqx.Module):
         return self._stacked_arrays()[0].shape[: self.axes]
 
     def head(self, *index: int) -> Any:
-        """The kernel, prior or rule of one head."""
+        """The kernel, prior or rule of one head. `index`: one integer for each axis of heads."""
         return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, self.stack)
 
     def __mul__(self, other: "Kernel | Prior | PerHead") -> Kernel | Prior:
@@ -143,7 +143,8 @@ def map_batch(
 ) -> Any:
     """Maps `function(parts, *arrays)` over all batch axes, `batch_size` members at a time.
 
-    None: all members at once.
+    `batch_size` None: all members at once. The function gets arrays without batch axes, and the
+    member's head in place of each `PerHead`. Results have the batch axes first.
     """
     batch = batch_shape(parts, *arrays)
 

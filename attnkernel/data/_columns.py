@@ -42,8 +42,8 @@ class Column:
     **Arguments:** `decimal`: the decimal mark; `thousands`: that between thousands; `kind`: given
     for columns that an option names; `levels`: the words in their order, None for those of the
     cells; `date_format`: as for `datetime.strptime`, None for ISO 8601; `may_hold_words`: whether a
-    word makes it a column of categories, where the kind is not given; `is_weight`: whether numbers
-    are from 0; `is_label`: whether it is the label, for the advice in errors.
+    word makes it a column of categories, where the kind is not given; `is_weight`: whether negative
+    numbers are refused; `is_label`: whether it is the label, for the advice in errors.
     """
 
     name: str
@@ -77,12 +77,13 @@ class Column:
         return (cell in MISSING or bool(SPREADSHEET_ERROR.fullmatch(cell))) and not is_level
 
     def read(self, cell: str) -> float:
-        """Returns the next cell, without blanks around it, as a number: its value, code or days.
+        """Returns the next cell, given without blanks around it, as its value, code or days.
 
         Codes of words and days since 0001-01-01 are preliminary until `finish`. After it, codes
         and the first day are final, and a new word is refused.
 
-        **Raises:** `OptionError` for a cell that is missing, or of another kind.
+        **Raises:** `OptionError` for a cell that is missing or of another kind, for a word that is
+        not among the given ones, and for a negative weight.
         """
         if self.kind is None and not self.is_missing(cell):
             self.kind = self._kind_of(cell)
@@ -107,7 +108,8 @@ class Column:
         """Makes the numbers that were read final, in place, and returns the axis label and words.
 
         `values`: the numbers. Codes get the order of the given levels, or else the alphabetical
-        order of the words. Dates become days since the day of the earliest date.
+        order of the words, or by value if all are numbers. Dates become days since the day of the
+        earliest date.
 
         The axis label is `label`, with the first day added for dates. The words are in the order
         of their codes, None for a column of numbers or dates. `ValueError` if the column was
@@ -159,8 +161,8 @@ class Column:
     def _code(self, cell: str) -> float:
         """Returns the code of a word, from 0. A new word gets the next code.
 
-        `OptionError` for a cell that is no word, and for a new word where the words were given or
-        after `finish`.
+        `OptionError` for a missing cell, for a number unless the kind was given, and for a new word
+        where the words were given or after `finish`.
         """
         if self.is_missing(cell):
             raise OptionError(f"expected a word, got {_shown(cell)}.", missing="drop")
@@ -184,7 +186,8 @@ class Column:
     def _days(self, cell: str) -> float:
         """Returns a date in days since 0001-01-01, or after `finish` since the first day.
 
-        A date with a time zone is converted to UTC. `OptionError` for a cell that is no date.
+        A date with a time zone is converted to UTC. `OptionError` for a cell that is no date of the
+        column's format, and for a date with a zone among dates without, or the reverse.
         """
         form = f"of the form {self.date_format!r}" if self.date_format else "such as 2021-03-28"
         moment = _date(cell, self.date_format)

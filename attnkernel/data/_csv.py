@@ -115,7 +115,8 @@ class CsvFile(NamedTuple):
         """Returns the rows of another file, with the input columns read as in this one.
 
         A word has the same code, dates count from the same day, and a missing cell is NaN.
-        `ValueError` for a cell that its column cannot hold, such as a new word.
+        `ValueError` for a cell that its column cannot hold, such as a new word, and for a file that
+        cannot be read or lacks one of the columns.
         """
         try:
             return _read_columns(path, self.columns, self.options._replace(missing="keep"))
@@ -332,10 +333,12 @@ def _read_columns(path: Path, columns: Sequence[Column], options: Options) -> Ne
     """Returns the rows of a file, with these columns read as numbers.
 
     Numbers of words and dates are preliminary until `Column.finish`, unless it has been called.
-    Rows of weight 0 are left out. With `options.missing` of "keep", no row is left out for a
-    missing cell: its number is NaN, and the text of all cells is returned too.
+    Rows of weight 0 are left out. With `options.missing` of "drop", so are rows with a missing
+    cell. With "keep", the number of a missing cell is NaN, and the text of all cells is returned
+    too.
 
-    `OptionError` for a cell that cannot be read, with the row and the column.
+    `OptionError` for a cell that cannot be read, with the row and the column. `ValueError` for an
+    empty file, a missing column, and a row with more or fewer cells than the header.
     """
     records = Records(path, options.delimiter, options.encoding)
     header = next(records, None)

@@ -81,7 +81,7 @@ def heteroskedastic(*, key: PRNGKeyArray, n: int = 150) -> Dataset:
     Array([-3. , -1.5,  0. ,  1.5,  3. ], dtype=float32)
     ```
 
-    **Arguments:** `key`: a PRNG key; `n`: number of points, default 150.
+    **Arguments:** `key`: a PRNG key; `n`: number of points, at least 3, default 150.
 
     **Returns:** a `Dataset` with x (n, 1), y (n,), and the true `mean` and `sd`. The noise is
     drawn in float32 at any precision, so that a key gives the same data in each.

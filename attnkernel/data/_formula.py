@@ -37,7 +37,7 @@ def parse_formula(text: str) -> Formula:
 
     A name that contains `~`, `+` or ` -` must be written in backticks.
 
-    **Raises:** `ValueError` for another text.
+    **Raises:** `ValueError` for a text that is not of the form `label ~ input + input - input`.
     """
     marked = MINUS.sub(lambda found: found[1] or "\0", DOT_MINUS.sub(". -", text))
     parts = [part.strip() for part in re.findall(r"`[^`]*`|[~+\0]|[^`~+\0]+", marked)]
@@ -64,7 +64,11 @@ def columns_of_formula(
     the reader of the data to refuse. `where`: the table, as errors name it. `others`: columns that
     `.` does not mean, such as weights.
 
-    **Raises:** `ValueError` for functions and interactions, and if no column is left.
+    If the header lacks the label and no input is left, the list holds the label, for the reader of
+    the data to refuse.
+
+    **Raises:** `ValueError` for functions, interactions and intercepts; for a column after a minus
+    that is not in the header; if `.` means a column without a name; and if no column is left.
     """
     y, terms = formula
     if y.name in header or len(header) > 1:  # else the delimiter of a file is another
@@ -136,9 +140,10 @@ def _require_name(term: Term, header: Sequence[Any], *, is_label: bool) -> None:
 
 def frame_by_formula(formula: str, frame: Any) -> tuple[Any, Any]:
     """Returns the inputs and the label that a formula names in a frame of pandas: a frame and a
-    `Series`. Columns of words and of truth values become categories.
+    `Series`. Input columns of Booleans, or of text that is not all numbers, become categories.
 
-    **Raises:** `ValueError` for what is no formula, no frame, or no column of it.
+    **Raises:** `ValueError` if the text is no formula, `frame` is no `DataFrame`, or a name is not
+    that of exactly one column; also as `columns_of_formula`.
     """
     if not is_frame(frame) or is_series(frame):
         raise ValueError(

@@ -20,8 +20,9 @@ class Records(Iterator[list[str]]):
     """An iterator over the records of a table that are not blank, each a list of cells.
 
     `line` is the line, counted from 1, on which the last record began. A first line such as
-    `sep=;`, which Excel writes, replaces the delimiter. The next record raises `ValueError` where
-    the text is not CSV. A new iterator sets the limit of `csv.field_size_limit` for the process.
+    `sep=;`, which Excel writes, replaces the delimiter. A file that cannot be read, or is not CSV,
+    raises `ValueError`, from the constructor or at the record. A new iterator sets the limit of
+    `csv.field_size_limit` for the process.
     """
 
     def __init__(self, path: Path, delimiter: str = ",", encoding: str = "utf-8"):
@@ -48,8 +49,8 @@ class Records(Iterator[list[str]]):
 
 
 def _read_lines(path: Path, encoding: str) -> Iterator[str]:
-    """Yields the lines of a file, packed or not, and of a workbook or Parquet file as CSV;
-    `ValueError` says why it cannot be read, as for a line of too many characters."""
+    """Yields the lines of a text file, also compressed by gzip, and of a workbook or Parquet file
+    as CSV; `ValueError` says why it cannot be read, as for a line of 2²⁴ characters."""
     try:
         if path.exists() and not path.is_file():  # a device has no end
             kind = "a directory" if path.is_dir() else "no regular file"
@@ -112,7 +113,10 @@ def _open_text(path: Path, encoding: str) -> io.TextIOBase:
 
 
 def _read_by_pandas(path: Path) -> Iterator[str]:
-    """Yields the lines of CSV of the first sheet of a workbook, or of a Parquet file."""
+    """Yields the lines of CSV of the first sheet of a workbook, or of a Parquet file.
+
+    `RefusedFileError` if pandas is not installed or cannot read the file.
+    """
     try:
         import pandas  # noqa: PLC0415  an extra
 
@@ -138,4 +142,4 @@ def _encoding_error(path: Path, encoding: str) -> OptionError:
 
 
 class RefusedFileError(ValueError):
-    """A file that exists is not a CSV file."""
+    """A file exists, but cannot be read as a table, such as a directory or a PDF."""

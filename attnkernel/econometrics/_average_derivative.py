@@ -122,8 +122,9 @@ def average_derivative(
     **Returns:** an `AverageDerivative`. Rows whose local design is rank-deficient have no
     derivative. They are left out of the average, with a warning, and `rows` counts the others.
 
-    **Raises:** `ValueError` for a fit of another model, several labels per row, or a fit of order 2
-    with `undersmoothed`.
+    **Raises:** `ValueError` for a fit of another model, a batch of fits, several labels per row, a
+    fit of order 2 with `undersmoothed`, invalid `row_weights`, or where all columns hold
+    categories.
 
     **Source:** Härdle and Stoker, *Investigating smooth multiple regression by the method of
     average derivatives* (1989); Li, Lu and Ullah, *Multivariate local polynomial regression for

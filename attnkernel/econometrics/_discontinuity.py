@@ -84,7 +84,10 @@ class Discontinuity(eqx.Module):
         return Bands(as_points("x_new", x_new), **found, **fixed, x_names=names, y_name=self.y_name)
 
     def _curves(self, x_new: ArrayLike) -> dict[str, Array]:
-        """Returns the mean and the fields of its bands at new inputs, by name: `compute_curves`."""
+        """Returns the mean and the fields of its bands at new inputs, by name: `compute_curves`.
+
+        **Raises:** `ValueError` unless `x_new` is one column of finite numbers.
+        """
         at = as_points("x_new", x_new)
         require_finite("x_new", at)
         if at.shape[1] != 1:
@@ -190,7 +193,8 @@ def discontinuity(
     **Returns:** a `Discontinuity`, whose `print` is a table.
 
     **Raises:** `ValueError` for a cutoff outside the inputs, fewer than 20 rows without a
-    `lengthscale`, or too few different inputs on one side for the polynomials.
+    `lengthscale`, a `bias_lengthscale` without a `lengthscale`, too few different inputs on one
+    side for the polynomials, or a treatment without a jump.
 
     The figures are those of rdrobust for Python and R with its defaults, `bwselect = "mserd"` and
     `vce = "nn"`, for a fuzzy design with `sharpbw = True`. A row at exactly the distance h has no
@@ -308,7 +312,8 @@ def _series_name(column: Any) -> Hashable:
 
 
 def _require_known(found: Discontinuity) -> None:
-    """Raises `ValueError` where lengthscales, the jump or its error could not be estimated."""
+    """Raises `ValueError` where lengthscales, the jump or its error could not be estimated, or the
+    jump of the treatment is 0; not inside `jit`."""
     h, b = found.lengthscale, found.bias_lengthscale
     if not is_concrete(found.estimate, h):
         return

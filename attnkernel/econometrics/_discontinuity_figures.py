@@ -130,7 +130,11 @@ def matched_residuals(rows: SortedRows, inside: Bool[Array, " n"]) -> Float[Arra
 
 
 class Design(NamedTuple):
-    """Rows on both sides of a cutoff, which is at 0, in units of their standard deviations."""
+    """Rows on both sides of a cutoff, which is at 0, in units of their standard deviations.
+
+    `y_centre`, the mean, is subtracted from the labels. `x_unit` and `y_units` are the standard
+    deviations in the units of the data; that of a constant label is 1.
+    """
 
     rows: SortedRows
     sides: Bool[Array, "2 n"]  # below the cutoff, and from it
@@ -241,7 +245,8 @@ def select_lengthscales(
 
 
 def _estimate_variances(rows: SortedRows, weights: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Returns estimated variances of the labels of rows with weight, matched among them."""
+    """Returns estimated variances of the first label of rows with weight, matched among them; 0 for
+    other rows."""
     return matched_residuals(rows, weights > 0)[:, 0] ** 2
 
 
@@ -285,8 +290,10 @@ def compute_figures(
     data: Rows,
     treatment: Float[Array, "n 1"] | None = None,
 ) -> dict[str, Array | None]:
-    """Returns the fields of a `Discontinuity` that are estimated; `lengthscales`: None to estimate
-    them; `level`: that of the interval."""
+    """Returns the fields of a `Discontinuity` that are estimated, by name.
+
+    `lengthscales`: h and b in units of x, None to estimate them; `level`: that of the interval.
+    """
     labels = [data.y] if treatment is None else [data.y, treatment]
     design = Design.of_data(data, labels, cutoff)
     rows, sides, zero = design.rows, design.sides, jnp.zeros_like(cutoff)

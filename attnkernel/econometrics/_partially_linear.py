@@ -104,7 +104,8 @@ class PartiallyLinear(DenseSmoother):
         fit. `"rows"`: the squared residual of each row, over its expectation where σ is 1, for
         noise that depends on x. The other arguments as for the call.
 
-        **Raises:** `ValueError` also where β is not identified.
+        **Raises:** `ValueError` as the call, for several labels per row, and, outside `jit`, where
+        β is not identified.
         """
         require_choice("noise", noise, ("constant", "rows"))
         _, rows = self.read(x, x, y, weights)
@@ -121,7 +122,7 @@ class PartiallyLinear(DenseSmoother):
 
     def hat_rows(self, q: NewInputs | None, rows: Rows) -> Float[Array, "m n"]:
         """$L_j(x)$ at queries q, from checked data; 0 where no label has weight, NaN if β is not
-        identified. None: at the rows."""
+        identified. For `q=None` at the rows."""
         z, inner = self._split_rows(rows)
         z_new, rest_new = self._split(rows.x if q is None else q)
         plain = self.model.estimate(None if q is None else rest_new, inner).weights

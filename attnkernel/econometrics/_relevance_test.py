@@ -98,8 +98,9 @@ def relevance_test(
     **Returns:** a `BootstrapTest`. It takes O(n²) time for each lengthscale and sample, and O(n)
     memory for each sample.
 
-    **Raises:** `ValueError` for another model, an unknown column, or a fit that is flat along it,
-    as with `ak.kernels.Boxcar`.
+    **Raises:** `ValueError` for another model, several labels per row, a batch of fits, an unknown
+    column, or a fit that is flat along it, as with `ak.kernels.Boxcar`; with `reselect`, for a
+    kernel that is no function of a pair, such as `NearestNeighbours`.
 
     **Source:** Racine, *Consistent significance testing for nonparametric regression* (1997);
     Racine, Hart and Li, *Testing the significance of categorical predictor variables in

@@ -102,8 +102,9 @@ def specification_test(
 
     **Returns:** a `BootstrapTest`.
 
-    **Raises:** `ValueError` if shapes do not fit together, for a kernel that is no function of a
-    pair, such as `NearestNeighbours`, or if the model fits all labels exactly.
+    **Raises:** `ValueError` if shapes do not fit together, for several labels per row, a constant
+    column of x without a `kernel`, a kernel that is no function of a pair, such as
+    `NearestNeighbours`, or if the model fits all labels exactly.
 
     **Source:** Zheng, *A consistent test of functional form via nonparametric estimation
     techniques* (1996); Li and Wang, *A simple consistent bootstrap test for a parametric regression

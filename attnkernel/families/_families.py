@@ -96,7 +96,10 @@ class Family(eqx.Module):
         return jax.jvp(self.mean, (eta,), (jnp.ones_like(eta),))[1]
 
     def check(self, y: ArrayLike) -> None:
-        """Raises `ValueError` for labels that the distribution does not have. Default: never."""
+        """Raises `ValueError` for labels outside the support of the distribution. Default: never.
+
+        The families of attnkernel do not check traced labels.
+        """
 
 
 class Binomial(Family):
@@ -148,7 +151,7 @@ class Binomial(Family):
         return jnp.clip(mean, eps, 1.0 - eps)
 
     def check(self, y: ArrayLike) -> None:
-        """Raises `ValueError` for labels that are not from 0 to 1."""
+        """Raises `ValueError` for labels that are not from 0 to 1; traced ones are not checked."""
         hint = "Give proportions, and the numbers of trials as weights=."
         _require_labels(
             y, lambda labels: (labels >= 0) & (labels <= 1), "Binomial", "from 0 to 1", hint
@@ -198,7 +201,7 @@ class Poisson(Family):
         return jnp.maximum(mean, float(jnp.finfo(mean.dtype).tiny) ** 0.5)
 
     def check(self, y: ArrayLike) -> None:
-        """Raises `ValueError` for labels below 0."""
+        """Raises `ValueError` for labels below 0 or NaN; traced ones are not checked."""
         hint = "Give counts, or rates with their exposures as weights=."
         _require_labels(y, lambda labels: labels >= 0, "Poisson", "at least 0", hint)
 
@@ -240,7 +243,7 @@ class Gamma(Family):
         return jnp.maximum(mean, float(jnp.finfo(mean.dtype).tiny) ** 0.25)
 
     def check(self, y: ArrayLike) -> None:
-        """Raises `ValueError` for labels that are not above 0."""
+        """Raises `ValueError` for labels that are not above 0; traced ones are not checked."""
         hint = "Labels of 0 are of no gamma distribution: is it ak.Poisson()?"
         _require_labels(y, lambda labels: labels > 0, "Gamma", "above 0", hint)
 
@@ -254,7 +257,11 @@ def _y_log_y(y: Numbers) -> Numbers:
 def _require_labels(
     y: ArrayLike, allowed: Callable[[np.ndarray], np.ndarray], family: str, expected: str, hint: str
 ) -> None:
-    """Raises `ValueError` with the first row of y that is not `allowed`; under `jit` never."""
+    """Raises `ValueError` that names the first row of y that is not `allowed`, or if y is no array
+    of real numbers. Traced labels are not checked.
+
+    `family`, `expected` and `hint` are words of the error.
+    """
     if not is_concrete(y):
         return
     valid = allowed(as_float64("y", y, "real labels"))

@@ -88,11 +88,14 @@ class Bfgs(NamedTuple):
     def update(self, found: Array, slope: PyTree, tolerance: float) -> "Bfgs":
         """Returns the state after the trial was evaluated.
 
-        `found`, `slope`: the loss and its gradient at the trial point.
+        `found`, `slope`: the loss and its gradient at the trial point. `tolerance`: raised to
+        ε^0.6 if it is less. If the loss or the gradient of the first trial is not finite, the
+        search has diverged; a later such trial is rejected.
 
         The search has converged if $\\max|g| \\le$ `tolerance` $\\cdot |L|$, or if three accepted
         steps in a row gained less than rounding, or if the next trial were shorter than rounding or
-        than 10⁻⁶ of a full step. A search of one parameter has also converged if its bracket is
+        than 10⁻⁶ of a full step, or near a stationary point if a rejected trial could not gain more
+        than rounding. A search of one parameter has also converged if its bracket is
         shorter than √ε: a smooth loss then changes by less than rounding.
         """
         flat, unravel = ravel_pytree(self.z)

@@ -36,7 +36,10 @@ class Box(eqx.Module):
     upper: PyTree
 
     def check(self) -> None:
-        """Raises `ValueError` unless lower bounds are below upper ones, both finite or neither."""
+        """Raises `ValueError` unless lower bounds are below upper ones, both finite or neither.
+
+        Traced bounds are not checked.
+        """
         for low, high in zip(jax.tree.leaves(self.lower), jax.tree.leaves(self.upper), strict=True):
             if not is_concrete(low, high):
                 continue

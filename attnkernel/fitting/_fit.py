@@ -191,6 +191,8 @@ def _by_formula(model: Any, formula: str, frame: Any, na: str) -> tuple[Any, Any
 def as_objective(objective: Any, model: Any) -> Objective:
     """Returns `objective` itself, that of its name, or for None the default of the model.
 
+    `LeaveOneOut` is the default of a model without `default_objective`.
+
     **Raises:** `ValueError` for anything else.
     """
     if objective is None:

@@ -71,8 +71,9 @@ def result_warnings(starts: Starts, x_names: Names | None) -> list[str]:
 
 
 def _is_constant(starts: Starts) -> Any:
-    """Returns, for each fit, whether no start took a step and all have the same loss to rounding.
+    """Returns, for each fit, whether all starts converged without a step, at the same loss.
 
+    Losses are the same if they differ by at most 100 roundings.
     False for a single start.
     """
     loss = np.asarray(starts.loss)
@@ -141,7 +142,7 @@ def _parameter_name(path: Any) -> str:
 def _bound_advice(starts: Starts, x_names: Names | None) -> str:
     """Returns sentences that name the parameters on a bound, and advise what to do.
 
-    `x_names`: the columns of x, if known.
+    `x_names`: the columns of x, if known. For several fits it only says to widen the bounds.
     """
     if starts.loss.ndim > 1:
         return " Widen bounds=."
@@ -212,8 +213,8 @@ def cost_warnings(model: Any, data: Sample) -> list[str]:
     """Returns a list of one sentence if an evaluation sums all pairs on a CPU for more than 10
     seconds, else an empty one.
 
-    It names a rough cost, why no faster sum applies, and what would be faster. Models with a method
-    of their own are not covered.
+    It names a rough cost, why no faster sum applies, and what would be faster. Only a
+    `KernelRegression` with the method `Auto` is examined, outside `jit`.
     """
     if not isinstance(model, KernelRegression) or not isinstance(model.method, Auto):
         return []
@@ -242,6 +243,7 @@ def cost_warnings(model: Any, data: Sample) -> list[str]:
 def sums_all_pairs(model: Any, x: AnyArray, weights: AnyArray | None) -> bool:
     """Whether leave-one-out of all rows sums all pairs: no faster method is known to apply.
 
+    True also for other models than a `KernelRegression` with the method `Auto`, unexamined.
     `x`: shape (n, dim); `weights`: shape (n,).
     """
     if not isinstance(model, KernelRegression) or not isinstance(model.method, Auto):

@@ -35,7 +35,12 @@ class Options(NamedTuple):
     checkpoints: Checkpoints | None = None
 
     def with_defaults(self, model: Any, objective: Objective) -> "Options":
-        """Returns the options with their defaults; `ValueError` if they conflict."""
+        """Returns the options with their defaults.
+
+        For a search, `bounds` becomes "default" if it is None and the model has a `search_box`.
+
+        **Raises:** `ValueError` if the model or an option is invalid, or if options conflict.
+        """
         _require_types(model, self)
         steps, starts = (
             None if value is None else as_integer(name, value, 1)
@@ -107,7 +112,8 @@ def _is_trainable_filter(trainable: Any, model: Any) -> bool:
 def _require_bounds(model: Any, bounds: tuple[Any, Any], trainable: Any) -> None:
     """Raises `ValueError` unless the bounds have the structure of the model and contain it.
 
-    `trainable`: which leaves are compared, as in `equinox.partition`.
+    `trainable`: which leaves are compared, as in `equinox.partition`. Traced values are not
+    compared.
     """
     if any(jax.tree.structure(side) != jax.tree.structure(model) for side in bounds):
         raise ValueError(

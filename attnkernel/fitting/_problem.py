@@ -80,7 +80,7 @@ class Problem(NamedTuple):
         return self._replace(frozen=repeat(self.frozen, len(jax.tree.leaves(z)[0]))).model(z)
 
     def loss(self, z: PyTree, key: PRNGKeyArray | None = None) -> Float[Array, ""]:
-        """Returns the objective at free variables z."""
+        """Returns the objective at free variables z; `ValueError` unless it is one number."""
         found = self.objective(self.model(z), self.x, self.y, key=key)
         name, hint = type(self.objective).__name__, "Take the mean over the rows."
         return require_shape(name, found, (), "one number", hint)
@@ -107,9 +107,9 @@ def build_problem(
 ) -> tuple[PyTree, Problem]:
     """Returns the free variables of all starts (of all fits), and the problem to minimise.
 
-    `axes` gives the batched axes of several fits; None: there is one fit. Rows are padded where
-    model and objective allow it. For one fit, rows are sorted by input unless the objective is
-    stochastic. Outside `jit` its free variables and its box are NumPy arrays; nothing is compiled.
+    `axes` gives the batched axes of several fits; None: there is one fit. Rows are padded as by
+    `Sample.padded`. For one fit, rows are sorted by input unless the objective is stochastic.
+    Outside `jit`, free variables and box of one fit are NumPy arrays; nothing is compiled.
     """
     objectives = None
     # where the parameters move: programs do not depend on the other options

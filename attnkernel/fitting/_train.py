@@ -39,7 +39,8 @@ def train(model: Any, data: Sample, options: Options, axes: Problem | None = Non
     """Takes all steps of the given optimiser from every start, and returns the `Outcome`, whose
     model is the best end.
 
-    `axes`: the batched axes of several fits; None: one fit.
+    `axes`: the batched axes of several fits; None: one fit. **Raises:** `ValueError` for
+    checkpoints inside `jit`, or if they hold more steps than `options.steps`.
     """
     on_host = is_on_host(model, data, options.key, options.bounds)
     key = jax.random.PRNGKey(0) if options.key is None else options.key
@@ -113,7 +114,8 @@ def _train_in_chunks(
 ) -> tuple[Training, History]:
     """Returns the final state and the whole history, from the newest checkpoint if there is one.
 
-    Writes checkpoints between chunks, if `options` has them.
+    Writes checkpoints between chunks, if `options` has them. **Raises:** `ValueError` if the newest
+    holds more than `options.steps` steps.
 
     `advance`: takes a state and a number of steps, and returns the state and history after them.
     """
@@ -144,7 +146,10 @@ def train_step(
     optimizer: optax.GradientTransformation,
     record: Record | None,
 ) -> tuple[Training, History]:
-    """Takes one step; returns the new state, and the loss and the record before it."""
+    """Takes one step; returns the new state, and the loss and the record before it.
+
+    If the loss or its gradient is not finite, now or before, z is the last at which both were.
+    """
     history = {} if record is None else record(problem.model(state.z))
     key, subkey = jax.random.split(state.key)
     loss, gradient = jax.value_and_grad(problem.loss)(state.z, subkey)

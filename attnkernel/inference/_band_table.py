@@ -220,8 +220,12 @@ def bias_corrected(model: Any, rows: Rows) -> Any:
 
 
 def as_derivative(derivative: Any, model: Any, dim: int, corrected: bool) -> tuple[int, ...]:
-    """Returns the order of the derivative along each of `dim` columns; `ValueError` where the
-    model, or the one of its bias correction, has no such derivative."""
+    """Returns the order of the derivative along each of `dim` columns.
+
+    **Raises:** `ValueError` unless `derivative` has one order for each column, 0 for those of
+    categories; and where the model, or with `corrected` that of its bias correction, has no such
+    derivative.
+    """
     orders = as_integer_tuple("derivative", derivative, 0)
     if corrected:  # of which only the order matters here
         higher = eqx.filter_eval_shape(lambda model: model.bias_corrected(2, dim), model)

@@ -118,9 +118,13 @@ def bands(
     derivative is NaN where the data do not determine it (rank-deficient design), and its error
     where all its weights are 0, as everywhere with `ak.kernels.Boxcar` and order 0.
 
-    **Raises:** `ValueError` for a fit of another model; a correction, a derivative, a component or
-    a noise that the model does not have; a simultaneous band without a key, or with fewer draws
-    than its level needs; clusters that are not one for each row, or with a simultaneous band.
+    Warns with `ExtrapolationWarning` where the local design is rank-deficient or extrapolates.
+
+    **Raises:** `ValueError` for a fit of another model, or a batch of fits; a correction, a
+    derivative, a component or a noise that the model does not have; a simultaneous band without a
+    key, with several labels per row, or with fewer draws than its level needs; clusters that are
+    not one for each row, or with a simultaneous band, a `LocalLikelihood`, or a noise without a
+    clustered form.
 
     **Source:** Calonico, Cattaneo and Farrell, *On the effect of bias estimation on coverage
     accuracy in nonparametric inference* (2018); Chernozhukov, Chetverikov and Kato,
@@ -188,6 +192,8 @@ def compute_linear_bands(
     `at`: the new inputs; `level`, `noise`, `clusters`, `estimated` (`corrected`, `derivative`,
     `component`) and `simulation` (`draws`, `key`): as for `bands`. Without a key the band is
     pointwise.
+
+    **Raises:** `ValueError` for a noise or a correction that the model does not have.
     """
     rule, squares = RowVariance.of_fit(model, rows, "local" if noise is None else noise)
     return bands_from_variance(rule, squares, level, clusters, estimated, simulation, at)
@@ -261,8 +267,13 @@ def compute_likelihood_bands(
 ) -> tuple[tuple[Array, Array, Array, Array], Float[Array, " m"], Bool[Array, " m"], DataSupport]:
     """Returns (centre, standard error, lower, upper), effective count, `reliable`, data support.
 
-    Arguments as for `compute_linear_bands`; there are no `clusters`, no `derivative` and no
-    `component`.
+    The standard error is that of the mean; the limits are symmetric on the scale of the link. With
+    several labels per row, the effective count is the smallest of them.
+
+    Arguments as for `compute_linear_bands`, with the noises of a `LocalLikelihood`; there are no
+    `clusters`, no `derivative` and no `component`.
+
+    **Raises:** `ValueError` for another noise, or where the model has no correction.
     """
     noise = "family" if noise is None else noise
     require_choice("noise", noise, get_args(LikelihoodNoise))

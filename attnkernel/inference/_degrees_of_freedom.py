@@ -55,7 +55,8 @@ def degrees_of_freedom(fit: Fit) -> DegreesOfFreedom:
 
     **Arguments:** `fit`: one fit.
 
-    **Raises:** `ValueError` for a fit of another model, or a batch of fits.
+    **Raises:** `ValueError` for a fit of another model, a batch of fits, or a `LocalLikelihood`
+    with several labels per row.
 
     **Source:** Loader, *Local regression and likelihood* (1999), section 2.3.2.
 
@@ -91,6 +92,8 @@ def effective_count(fit: Fit, x_new: ArrayLike | Any) -> Float[Array, " m"] | An
     (m, dim), or a frame.
 
     **Returns:** shape (m,), without a unit; for a frame a `Series` with its index.
+
+    **Raises:** `ValueError` as `degrees_of_freedom`.
 
     ```python
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))

@@ -45,7 +45,8 @@ def quantiles(
     **Returns:** shape (m, levels), in the units of y; NaN where no label has weight, whatever
     `on_empty`. It takes O(m n) time, and memory for about 10⁶ weights.
 
-    **Raises:** `ValueError` for another smoother, or for a level outside (0, 1).
+    **Raises:** `ValueError` for another smoother, several labels per row, a batch of fits, or a
+    level outside (0, 1).
 
     **Source:** Stone, *Consistent nonparametric regression* (1977); Yu and Jones, *Local linear
     quantile regression* (1998).

@@ -71,9 +71,10 @@ def _named_numbers(kernel: Kernel, names: tuple[str, ...]) -> Iterator[tuple[str
     """Yields (class name of the kernel, name, value) for each parameter, nested kernels included.
 
     An array gives one item for each number, whose name ends in its column or its index, such as
-    `lengthscale of age` or `projection[0, 1]`. The value is that of the property of the same name,
-    in natural units; without one a field `log_a` is exponentiated. `names`: those of the columns
-    that the kernel sees.
+    `lengthscale of age` or `projection[0, 1]`. Arrays of more than 16 numbers are left out, unless
+    they have one number for each column. The value is that of the property of the same name, in
+    natural units; without one a field `log_a` is exponentiated. `names`: those of the columns that
+    the kernel sees.
     """
     if isinstance(kernel, OnColumns):
         names = _names_of_columns(kernel, names)
@@ -124,8 +125,9 @@ class Report(NamedTuple):
 
     `r_squared` is $\big(\sum_i (y_i - \bar y)(\hat y_i - \bar y)\big)^2 / \big(\sum_i (y_i - \bar
     y)^2 \sum_i (\hat y_i - \bar y)^2\big)$, as in R's np. `left_out_r_squared` is $1 - \sum_i (y_i
-    - \hat y_{-i})^2 / \sum_i (y_i - \bar y)^2$, over the rows that others predict, with $y_i - \hat
-    y_{-i} = (y_i - \hat y_i) / (1 - L_{ii})$, exact of local polynomials. `residual_sd` is
+    - \hat y_{-i})^2 / \sum_i (y_i - \bar y)^2$, over the rows that others predict. For a linear
+    smoother $y_i - \hat y_{-i} = (y_i - \hat y_i) / (1 - L_{ii})$, exact of local polynomials; for
+    a `LocalLikelihood` $\hat y_{-i}$ is the mean fitted without row i. `residual_sd` is
     $\sqrt{\mathrm{RSS}/\nu}$, in the units of y, ν being `residual_df`: the sd of a label, if it is
     constant and the fit has no bias. With row weights, divided by their mean, the sums and means
     are weighted. `trace` and `residual_df` are those of `degrees_of_freedom`.
@@ -138,8 +140,9 @@ class Report(NamedTuple):
     `starts` is the number of starts; `diverged` and `pruned` count those with this result,
     `converged` those that converged, inside the bounds or on one, and `at_bound` those that ended
     on one, whatever their result. `bounds` names the parameters of the best start that are on a
-    bound. `minima` are the minima besides the best: models and criteria, the lowest first (for a
-    deterministic criterion). `is_search` is False if a given optimiser took all its steps.
+    bound. `minima` are the minima besides the best, as pairs of a model and its criterion, the
+    lowest first; empty for a stochastic criterion. `is_search` is False if a given optimiser took
+    all its steps.
     `warnings` are sentences.
 
     ```python
@@ -243,7 +246,8 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
 
     **Returns:** a `Report`.
 
-    **Raises:** `ValueError` if there are not as many names as columns, or for another model.
+    **Raises:** `ValueError` if there are not as many names as columns, for another model, several
+    labels per row, or a batch of fits.
 
     ```python
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))
@@ -257,7 +261,8 @@ def summarise(fit: Fit, *, names: Sequence[str] | None = None) -> Report:
 class Measured(NamedTuple):
     """The quantities at the rows of a fit from which a report is made; `rows` are diagnostics.
 
-    `loo_empty` and `loo_residuals` belong to the prediction of each row from all others.
+    `loo_empty` and `loo_residuals` belong to the prediction of each row from all others, as in
+    `measure_estimate`.
     """
 
     rows: RowDiagnostics
@@ -268,7 +273,10 @@ class Measured(NamedTuple):
 
 
 def measure_rows(fit: Fit) -> Measured:
-    """Returns the quantities at the rows of a fit that `report_of` needs; one label per row."""
+    """Returns the quantities at the rows of a fit that `report_of` needs.
+
+    **Raises:** `ValueError` for another model, several labels per row, or a batch of fits.
+    """
     fit = require_smoother_fit(fit, ESTIMATORS, one_label="A report is")
     found = jit_if_pure(_measure_rows, (fit.model,), *padded_rows(fit))
     return cut_rows(found, len(fit.x))
@@ -336,7 +344,11 @@ def _measure_rows(model: Estimator, _: Array, rows: Rows) -> Measured:
 
 def measure_estimate(estimate: Estimate, found: RowDiagnostics) -> Measured:
     """Returns the quantities that a report needs, from the estimate at the rows of a fit and the
-    diagnostics of these rows."""
+    diagnostics of these rows.
+
+    Left-out residuals of a linear smoother are residuals over one less the leverage, exact for
+    local polynomials. Those of a `LocalLikelihood` are from fits without each row.
+    """
     if isinstance(estimate.model, LocalLikelihood):
         loo_residuals = estimate.loo_residuals
     else:  # exact of local polynomials; of others a fit without each row would cost n fits

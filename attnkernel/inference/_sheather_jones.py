@@ -215,13 +215,16 @@ class _Psi(NamedTuple):
         return total / (n * (n - 1.0))
 
     def _by_frequencies(self, order: int, g: Scalar) -> Scalar:
-        """Returns Σ φ_g⁽ʳ⁾(x_i − x_j) as the sum over plane waves."""
+        """Returns Σ φ_g⁽ʳ⁾(x_i − x_j) over all i and j, as the sum over plane waves.
+
+        φ_g is the normal density with standard deviation g, and r is `order`.
+        """
         omega = self.spacing * jnp.arange(1, MAX_FREQUENCIES + 1)
         waves = self.power * omega**order * jnp.exp(-0.5 * (omega * g) ** 2)
         return (-1.0) ** (order // 2) * self.spacing / math.pi * jnp.sum(waves)
 
     def _by_pairs(self, order: int, g: Scalar) -> Scalar:
-        """Returns Σ φ_g⁽ʳ⁾(x_i − x_j) as the sum over pairs."""
+        """Returns the sum of `_by_frequencies`, computed pair by pair."""
 
         def of_point(x: Scalar) -> Scalar:
             u = ((x - self.x) / g) ** 2

@@ -46,6 +46,9 @@ def noise_variance(fit: Fit, x_new: ArrayLike | Any) -> Any:
     **Returns:** shape (m,) or (m, out), in squared units of y, of a label of weight 1; of a frame
     of pandas a `Series` or a `DataFrame` with its index and the names of the labels.
 
+    **Raises:** `ValueError` for a fit that is not of a linear smoother with `variance_smoothers`,
+    such as a `KernelRegression`, or for a batch of fits.
+
     **Source:** Ruppert, Wand, Holst and Hössjer, *Local polynomial variance-function estimation*
     (1997).
 
@@ -155,7 +158,8 @@ class RowVariance(eqx.Module):
     ) -> Float[Array, "m out"]:
         """Returns the local variance of a label of weight 1 at new inputs, from `squares`.
 
-        `prior`: masks rows from the average, such as each row from its own.
+        It needs a rule with the noise `"local"`. Where no label has weight, it is the variance from
+        all labels. `prior`: masks rows from the average, such as each row from its own.
         """
         both = jnp.concatenate([squares, self.expected[:, None]], axis=1)
         means = self.smoother(x_new, self.rows.x, both, prior=prior, **self.rows.kwargs)
@@ -188,13 +192,13 @@ class RowVariance(eqx.Module):
 
 
 class RowDiagnostics(NamedTuple):
-    """The figures of each row under a linear smoother with hat matrix L.
+    """The figures of each row under a fit with hat matrix L, as in `degrees_of_freedom`.
 
     `norms` are $w_i \\sum_j L_{ij}^2 / w_j$, `squares` $\\sum_j L_{ij}^2$; j runs over rows with
     positive weight.
     """
 
-    fitted: Array  # L y, in the shape of y
+    fitted: Array  # in the shape of y; L y for a linear smoother
     leverage: Float[Array, " n"]  # L_ii
     norms: Float[Array, " n"]
     squares: Float[Array, " n"]
@@ -241,8 +245,11 @@ def require_smoother_fit(
 
 
 def padded_rows(fit: Fit, at: NewInputs | None = None) -> tuple[Float[Array, "padded dim"], Rows]:
-    """Returns new inputs `at` (default: x) and the rows of a fit, all padded to a `bucket_size`
-    where the model allows it. `cut_rows` undoes it for the results."""
+    """Returns new inputs `at` (default: x) and the rows of a fit.
+
+    Both are padded to a `bucket_size` if `model.can_pad_rows`, no `jit` surrounds the call, and
+    each array lies on a single device. `cut_rows` undoes it for the results.
+    """
     model, rows, at = fit.model, fit.rows, fit.x if at is None else at
     can_pad = isinstance(model, Smoother) and model.can_pad_rows
     if can_pad and rows.is_on_one_device(model, at):
@@ -276,10 +283,11 @@ class Clusters(eqx.Module):
     ) -> "Clusters":
         """Returns the clusters of the rows of a fit, padded to `rows`, a number of rows.
 
-        `clusters`: the cluster of each row of `fit.x`; `level`: the coverage of the interval.
+        `clusters`: the cluster of each row of `fit.x`; `level`: the coverage of the interval;
+        `noise`, `kind`: as for `bands`.
 
-        **Raises:** `ValueError` unless there is one for each row, and two or more of them, and
-        there are clustered standard errors of such a band.
+        **Raises:** `ValueError` unless there are two or more clusters, one for each row; for a
+        model that is no linear smoother, a simultaneous band, or a noise not in `CLUSTERED_NOISE`.
         """
         from scipy.special import stdtrit  # noqa: PLC0415  `import attnkernel` needs no SciPy
 

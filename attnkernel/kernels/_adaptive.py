@@ -112,7 +112,7 @@ class NearestNeighbours(Embedded, Wrapper):
 
 class _PerQuery(Kernel):
     """K' of (k − q) / h(q), where h(q) is the last coordinate of the query. The last coordinate of
-    a key is ignored."""
+    a key is ignored. If h(q) = 0, only keys equal to q have weight."""
 
     kernel: Kernel
 

@@ -48,7 +48,7 @@ class PointBoxes(NamedTuple):
     k_high: Float[Array, " dim"]
 
     def gap(self) -> Float[Array, " dim"]:
-        """The least |q − k| of each coordinate; 0 where the two boxes overlap."""
+        """The least |q − k| in each coordinate; 0 where the boxes overlap in that coordinate."""
         return jnp.maximum(jnp.maximum(self.k_low - self.q_high, self.q_low - self.k_high), 0.0)
 
 
@@ -112,7 +112,7 @@ class Kernel(eqx.Module):
         return self, q, k
 
     def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
-        """A number that log K(q, k) does not exceed for any query of one box, key of another.
+        """A number that log K(q, k) does not exceed for any query and key in these boxes.
 
         -inf: no key of the box has weight, and the block is skipped. Default: +inf, no bound.
         """
@@ -122,9 +122,9 @@ class Kernel(eqx.Module):
         """The box in which a fit to inputs x may move, as two kernels: lower and upper.
 
         Each leaf of the two is the bound on that leaf of this kernel; infinite, where a parameter
-        is free. A kernel with a lengthscale bounds it to those that inputs x identify. Rows with 0
-        in `weights`, shape (n,), are ignored. A fit outside `jit` passes NumPy arrays; functions
-        of `x.__array_namespace__()` then compile nothing.
+        is free. Default: all are. A kernel with a lengthscale bounds it to those that inputs x
+        identify. Rows with 0 in `weights`, shape (n,), are ignored. A fit outside `jit` passes
+        NumPy arrays; functions of `x.__array_namespace__()` then compile nothing.
         """
         return unbounded(self)
 
@@ -238,10 +238,12 @@ class Wrapper(Kernel):
 
     @property
     def is_pairwise(self) -> bool:  # type: ignore[override]
+        """Whether log K of each part depends on the query and the key alone, not on other keys."""
         return all(part.is_pairwise for part in self.parts().values())
 
     @property
     def is_cheap(self) -> bool:  # type: ignore[override]
+        """Whether repeating `log_pair` of each part costs less than storing its result."""
         return all(part.is_cheap for part in self.parts().values())
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple["Wrapper", "Wrapper"]:
@@ -284,9 +286,8 @@ class Wrapper(Kernel):
 def category_counts(kernel: Kernel, dim: int) -> dict[int, int | None]:
     """Returns the columns, of points of dimension `dim`, that hold codes of categories.
 
-    Each column is mapped to the number of its categories, 0, 1, ...; None if that is not known. The
-    polynomial of a local fit leaves these columns out. A kernel without the method of this name has
-    none.
+    Each column is mapped to its number of categories, None if that is not known. The polynomial of
+    a local fit leaves these columns out. A kernel without the method of this name has none: {}.
 
     ```python
     >>> kernel = ak.Gaussian(0.3).on(0) * ak.kernels.AitchisonAitken(0.1, 3).on(1)

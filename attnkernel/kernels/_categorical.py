@@ -72,7 +72,7 @@ class Categorical(Kernel):
 
     @property
     def limit(self) -> np.ndarray:
-        """λ_max: one number, or one per column."""
+        """λ_max: one number, or one per column, as `categories` is. Default: 1."""
         return np.ones(np.shape(self.categories or 0))
 
     bandwidth = natural("bandwidth", "λ.")
@@ -164,6 +164,7 @@ class AitchisonAitken(Categorical):
 
     @property
     def limit(self) -> np.ndarray:
+        """λ_max = 1 − 1 / m, at which all m categories count alike: a number, or one per column."""
         return np.asarray(1.0 - 1.0 / np.asarray(self.categories, float))
 
     def log_of(self, steps: Array, share: Array, rest: Array, column: int) -> Array:

@@ -191,7 +191,8 @@ class RandomFeatures(eqx.Module):
     def __call__(self, u: Float[Array, "rows dim"], gaussian: bool) -> Features:
         """Returns the features of points u, which are in the units of the kernel.
 
-        `gaussian`: True for the Gaussian kernel, False for the dot product.
+        `gaussian`: True for the Gaussian kernel, False for the dot product. There are M positive
+        features, or 2 M trigonometric ones: first the cosines, then the sines.
         """
         directions = jax.lax.stop_gradient(self.directions).astype(u.dtype)
         angles = precise_matmul(u, directions.T)

@@ -164,7 +164,10 @@ class AdditiveScore(Kernel):
         return jnp.sum(self.weight * jnp.tanh(q + k))
 
     def pairwise(self, q: Queries, k: Keys) -> Scores:
-        """One coordinate at a time: never an array of queries x keys x dim."""
+        """Returns log K of all pairs, summed one coordinate at a time.
+
+        No array of queries x keys x dim is formed.
+        """
 
         @functools.partial(jax.checkpoint, prevent_cse=False)
         def step(scores: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
@@ -202,6 +205,7 @@ class CosineSimilarity(Embedded):
 
     @property
     def scale(self) -> float | Float[Array, "..."] | None:
+        """The factor c of the cosine; never None."""
         return self.product.scale
 
     def embed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:

@@ -76,7 +76,8 @@ def product_of_columns(
 
     `periods`: by number of the column. `categories`: for each column its categories, None for a
     quantity. `ordered`: for each column whether its categories are ordered. Either may be empty if
-    there are none. `names`: those of the columns, for errors.
+    there are none. `names`: those of the columns, for errors. `ValueError` for a quantity with one
+    value in all rows, unless the points are traced.
     """
     dim, points = points.shape[1], as_numpy_if_concrete(points)
     levels, ordered = categories or (None,) * dim, ordered or (False,) * dim

@@ -30,13 +30,17 @@ class Metric(Parameter):
 
     @classmethod
     def of(cls, metric: Number) -> "Metric":
-        """The parameter of a matrix; `ValueError` if it is not symmetric positive definite."""
+        """The parameter of a matrix; `ValueError` if it is not symmetric positive definite.
+
+        A traced matrix is only checked to be square.
+        """
         if isinstance(metric, Fixed):
             return cls(constant(fixed(_cholesky_factor(metric.numbers)), 2))
         return cls(Free(_cholesky_factor(metric), 2))
 
     @property
     def value(self) -> Float[Array, "..."]:
+        """The matrix M = AᵀA."""
         return self.factor.mT @ self.factor
 
     @property
@@ -50,10 +54,12 @@ class Metric(Parameter):
 
     @property
     def is_fixed(self) -> bool:  # type: ignore[override]
+        """Whether the factor A is fixed, not trained."""
         return self.factor_parameter.is_fixed
 
     @property
     def has_heads(self) -> bool:  # type: ignore[override]
+        """Whether the factor A holds the numbers of several heads."""
         return self.factor_parameter.has_heads
 
 
@@ -120,7 +126,7 @@ class Radial(Scaled):
         return scaled_squares(steps, inverse, factor)
 
     def in_lengthscales(self, points: Float[Array, "points dim"]) -> Float[Array, "points dim"]:
-        r"""$M^{1/2} x / \ell$ of each point x: the coordinates in which r is the distance."""
+        r"""$A x / \ell$ of each point x, with $A^\top A = M$: their distances are r."""
         power, inverse, factor = self._split_lengthscale(points)
         points = points * as_row(power) * as_row(inverse)
         return points if factor is None else precise_matmul(points, factor.T)
@@ -132,6 +138,7 @@ class Radial(Scaled):
 
     @property
     def is_cheap(self) -> bool:  # type: ignore[override]
+        """Whether repeating `log_pair` costs less than storing its result: without a metric."""
         return self.metric_parameter is None
 
     def _split_lengthscale(
@@ -150,7 +157,11 @@ class Radial(Scaled):
         return power, inverse, None if factor is None else factor.astype(points.dtype)
 
     def score_upper_bound(self, boxes: PointBoxes) -> Float[Array, ""]:
-        """g at the least distance of the two boxes: g falls with the distance."""
+        """g at a lower bound on r between the two boxes: g does not rise with r.
+
+        The bound is the least distance, lowered by a factor of 1 − 1e-5. With a metric A takes its
+        least singular value in all directions.
+        """
         gap, kernel = boxes.gap() * (1.0 - 1e-5), self  # rounding must not rule out a pair
         if (factor := self._metric_factor) is not None:
             # ‖A d‖ is at least the least singular value of A times ‖d‖
@@ -170,6 +181,8 @@ class Radial(Scaled):
 
         $$ \int_{\mathbb{R}^d} K_1(\|u\|)\, \mathrm{d}u = \frac{2 \pi^{d/2}}{\Gamma(d/2)}
            \int_0^\infty r^{d - 1} K_1(r)\, \mathrm{d}r $$
+
+        `ValueError` where the integral is infinite; NaN instead if parameters are traced.
         """
         self._require_parameter_shape(dim)
         logs = jnp.sum(jnp.broadcast_to(self.lengthscale_parameter.log(), (dim,)))
@@ -213,7 +226,7 @@ class Radial(Scaled):
 
 def _cholesky_factor(metric: ArrayLike) -> Float[Array, "dim dim"]:
     """Returns the upper triangular A with AᵀA = the metric; `ValueError` unless that is symmetric
-    positive definite."""
+    positive definite. A traced metric is only checked to be square."""
     array = as_trained("metric", metric)
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise ValueError(f"metric must have shape (dim, dim); got {array.shape}.")

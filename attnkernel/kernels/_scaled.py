@@ -98,7 +98,8 @@ class Scaled(Kernel):
         whatever ℓ; beyond ten times the range of x it is the mean of y. Per dimension, the gap is
         the smaller of the mean and of the median gap between distinct neighbours, so that neither
         clusters nor ties hide the fine structure. Kernels of compact support begin where each input
-        has a neighbour in reach. A single ℓ takes the widest interval. Other parameters are free.
+        has a neighbour in reach. A single ℓ takes the widest interval. With one ℓ per dimension,
+        that of a constant column has both bounds at 1. Other parameters are free.
         """
         self._require_parameter_shape(x.shape[1])
         xp = namespace_of(x)
@@ -115,7 +116,7 @@ class Scaled(Kernel):
         return low.with_lengthscale(lower), high.with_lengthscale(upper)
 
     def with_lengthscale(self, lengthscale: ArrayLike) -> Any:
-        """The kernel with another lengthscale; itself, if that is fixed."""
+        """The kernel with another lengthscale; unchanged if its own lengthscale is fixed."""
         parameter = self.lengthscale_parameter.at(lengthscale)
         return eqx.tree_at(lambda kernel: kernel.lengthscale_parameter, self, parameter)
 
@@ -193,7 +194,10 @@ class Periodic(Kernel):
     def search_box(
         self, x: Inputs, weights: AnyArray | None = None
     ) -> tuple["Periodic", "Periodic"]:
-        """ℓ from 0.01 to 10; periods from twice a typical gap of x to twice its range."""
+        """ℓ from 0.01 to 10; p from twice the mean gap of x to twice its range.
+
+        Gap and range are the largest over columns. A fixed parameter keeps its value in both.
+        """
         gaps = SortedGaps.of(x, weights)
         spread, mean = gaps.spread.max(), gaps.mean.max()
         where = lambda kernel: (kernel.lengthscale_parameter, kernel.period_parameter)  # noqa: E731

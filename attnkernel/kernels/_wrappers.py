@@ -90,7 +90,7 @@ class Product(Wrapper):
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
         """The sum of the log-normalisers of all factors; `ValueError` unless each column belongs to
-        exactly one factor."""
+        exactly one factor, and the integral of each factor is known."""
         factors, nodes = [], [self.first, self.second]
         while nodes:
             node = nodes.pop()
@@ -168,6 +168,8 @@ class OnColumns(_OfOtherPoints):
         Wrapper.check(self, dim_q, dim_k)
 
     def log_normaliser(self, dim: int) -> Float[Array, ""]:
+        """Returns the log-normaliser of K′; `ValueError` unless K′ takes all `dim` columns, by
+        number, and its integral is known."""
         self._require_columns(dim)
         if len(self.columns) < dim:
             raise ValueError(
@@ -201,8 +203,9 @@ class OnColumns(_OfOtherPoints):
     def numbered(self, names: Sequence[Hashable]) -> "OnColumns":
         """The kernel with the numbers of its columns in place of their names.
 
-        `names`: those of all columns of x; `ValueError` unless each name of the kernel is there
-        exactly once.
+        Kernels of columns within K′ are numbered too. `names`: those of all columns of x;
+        `ValueError` unless each name of the kernel is there exactly once and each number is below
+        their count.
         """
         unknown = [c for c in self.columns if isinstance(c, str) and names.count(c) != 1]
         if unknown:
@@ -233,7 +236,7 @@ class OnColumns(_OfOtherPoints):
 def number_columns(tree: Tree, names: Sequence[Hashable]) -> Tree:
     """Returns the tree with the numbers of columns in place of their names in every `OnColumns`.
 
-    `names`: those of all columns of x.
+    `names`: those of all columns of x. `ValueError` as of `OnColumns.numbered`.
     """
 
     def number(node: Any) -> Any:

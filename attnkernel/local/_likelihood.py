@@ -227,7 +227,8 @@ def influence_sums(
     r"""Sums of influence at queries, from their local polynomials; 0 where no label has weight.
 
     **Arguments:** `sd`: $\sigma_j$; with `is_relative`, in units of $\sqrt{V(\mu_j)}$. `z`:
-    standard normal numbers, of no columns for none. The others as for `local_likelihood`.
+    standard normal numbers, one column per draw; there may be none. The others as for
+    `local_likelihood`.
     """
     basis = Basis.of(polynomial, k)
     pairs = basis.pairs()

@@ -48,9 +48,11 @@ from ._monomials import Basis, cholesky_solver, monomials, with_rank_of
 def method_of_moments(
     q: Array, k: Array, v: Array, parts: KernelPriorRule, method: Method, degree: int
 ) -> Method | None:
-    """Returns the method that sums the moments up to a degree itself; None: no such method.
+    """Returns the method that sums the moments up to a degree itself, `Auto()` resolved.
 
-    **Raises:** `ValueError` if the method was named and does not support them.
+    None if the method has no moments of its own, or there are no keys.
+
+    **Raises:** `ValueError` if the named method has moments, but does not support these.
     """
     task = task_of(q, k, v, *map(first_head, parts), degree=degree)
     method = method.resolve(task) if isinstance(method, Auto) else method
@@ -183,7 +185,7 @@ def local_moments(
 
     A method that has moments of its own, as `Fourier` has in one dimension, gives them.
 
-    **Raises:** `ValueError` if such a method was named and does not support these.
+    **Raises:** `ValueError` if such a method was named and does not support these moments.
     """
     kernel, prior, rule = parts
     own = method_of_moments(q, k, v, parts, method, sum(basis.products[-1]))

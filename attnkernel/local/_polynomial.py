@@ -70,8 +70,8 @@ class ExtrapolationWarning(UserWarning):
 
 
 def warn_of_extrapolation(description: str, support: Any, dtype: jnp.dtype) -> None:
-    """Warns once, with the numbers of queries that are rank-deficient or extrapolate; not inside
-    `jit`.
+    """Issues one `ExtrapolationWarning` if queries are rank-deficient or extrapolate, with their
+    numbers; none inside `jit`.
 
     `support`: has the flags `deficient` and `extrapolates` of each query. `description`: of the
     smoother; `dtype`: of its sums.
@@ -133,7 +133,7 @@ def local_polynomial(
 def fit_at_queries(
     function: Callable[..., Any], settings: tuple, q: Array, k: Array, v: Array, *more: Array
 ) -> Any:
-    """Returns `function(*settings, q, k, v, *more)`, computed in one program, also of no queries.
+    """Returns `function(*settings, q, k, v, *more)`, called by `jit_if_pure`; q may have no rows.
 
     In each array of the results the batch axes come first, then the axis of the queries.
     """

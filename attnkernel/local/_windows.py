@@ -128,7 +128,7 @@ class Maximum(NamedTuple):
 class _Ascent(NamedTuple):
     """The best point so far, the next step and its length, and whether it is the last.
 
-    `gain` is $g^\top H^{-1} g$, twice the gain that the quadratic expansion promises.
+    `gain` is $g^\\top H^{-1} g$, twice the gain that the quadratic expansion promises.
     """
 
     point: Float[Array, " terms"]
@@ -185,7 +185,7 @@ def maximise(
 def with_derivatives(
     gradient: Callable[[Float[Array, " terms"]], Float[Array, " terms"]], maximum: Maximum
 ) -> Float[Array, " terms"]:
-    r"""Returns the maximum with its derivatives of first and second order, in either mode.
+    r"""Returns the maximiser, now with derivatives of first and second order, in either mode.
 
     $$ \mathrm{d} \hat\beta = H^{-1}\, \mathrm{d} g $$
 

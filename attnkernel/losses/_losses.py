@@ -36,7 +36,7 @@ def squared_error(prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
 def absolute_error(prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
     r"""The absolute error $| y_i - \hat y_i |$ of each row, in units of y.
 
-    An outlier counts in proportion to its error, and not to the square. It is the default of
+    An outlier counts in proportion to its error, and not to the square. It is the default score of
     `ak.RobustRegression`, which then has nearly the lengthscale of data without outliers; a fit by
     least squares is moved by outliers whatever the score.
 
@@ -94,7 +94,7 @@ def check_losses(
 
 
 def errors_of(prediction: Any, y: Any) -> Float[Array, "..."]:
-    """Returns ŷ − y in float32 at least; `ValueError` unless their shapes are equal."""
+    """Returns ŷ − y in float32 at least; `ValueError` unless both are (n,) or both (n, out)."""
     labels = as_real_array("y", y)
     errors = require_same_shape(prediction, labels) - labels
     return errors.astype(wider_dtype(errors.dtype))
@@ -106,7 +106,8 @@ def sum_over_labels(losses: Float[Array, "..."]) -> Float[Array, " n"]:
 
 
 def require_same_shape(prediction: Any, y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Returns the prediction as an array; raises `ValueError` unless it has the shape of y."""
+    """Returns the prediction as an array; raises `ValueError` unless it has the shape of y, and
+    that is (n,) or (n, out)."""
     array = as_real_array("prediction", prediction)
     if array.shape != y.shape or array.ndim not in (1, 2):
         raise ValueError(

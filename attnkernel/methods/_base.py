@@ -81,7 +81,10 @@ class Standardised(NamedTuple):
 
     @classmethod
     def of(cls, v: Float[Array, "keys dim_v"], mask: KeyMask) -> "Standardised":
-        """Standardises the values of the keys that the mask allows; others are not read."""
+        """Standardises the values of the keys where `mask.allowed` is true; others are not read.
+
+        If `mask.allowed` is None, all keys count. Other factors of the mask are ignored.
+        """
         hidden = jnp.zeros((1, 1), bool) if mask.allowed is None else ~mask.allowed[:, None]
         number = len(v) if mask.allowed is None else jnp.maximum(jnp.sum(mask.allowed), 1)
         constant = jax.lax.stop_gradient(jnp.where(hidden, 0.0, v))

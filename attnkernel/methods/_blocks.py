@@ -68,7 +68,7 @@ def split_blocks(points: Array, values: Array, size: int) -> Block:
 def split_numbers(
     numbers: Float[Array, " queries"], size: int, padding: ArrayLike
 ) -> Float[Array, "blocks rows"]:
-    """Returns an array of one entry per query in blocks of `size` entries, filled by `padding`."""
+    """Returns `numbers` in blocks of `size` entries; the last block is filled up by `padding`."""
     blocks = -(-numbers.shape[0] // size)
     short = blocks * size - numbers.shape[0]
     return jnp.pad(numbers, (0, short), constant_values=padding).reshape(blocks, size)
@@ -115,7 +115,8 @@ def fold_blocks(
 def log_weight_upper_bound(row: Block, column: Block, parts: Parts) -> Float[Array, ""]:
     """Returns an upper bound of the log-weights of all pairs of a block of queries and of keys.
 
-    `row`, `column`: the block of queries and of keys. The bound has no derivative.
+    `row`, `column`: the block of queries and of keys. The bound has no derivative. For `Entmax`
+    without thresholds in `row.values` it bounds the scaled scores, log π included.
     """
     (kernel, prior, rule), thresholds = stop_gradients((parts, row.values))
     bound = kernel.score_upper_bound(
@@ -138,7 +139,8 @@ def block_log_weights(
     """Returns the log-weights of all pairs of a block of queries and a block of keys.
 
     `row`, `column`: the block of queries and of keys. `keys`: the number of all keys; the
-    positions from there on are padding, whose log-weight is -inf.
+    positions from there on are padding, whose log-weight is -inf. For `Entmax` without thresholds
+    in `row.values` the scaled scores are returned, log π included.
     """
     kernel, prior, rule = parts
     rows, columns = row.points.shape[1], column.points.shape[1]
@@ -207,8 +209,9 @@ def tabulate_blocks(
 ) -> Prior | None:
     """Returns the prior with a table of which blocks allow any pair, if it needs one.
 
-    Any other prior is returned as it is. `sizes`: the number of queries and of keys of a block.
-    Every pair is read once, a block at a time, so that the memory is that of one block.
+    Any other prior is returned as it is; a table of blocks of other sizes is replaced. `sizes`: the
+    number of queries and of keys of a block. Every pair is read once, a block at a time, so that
+    the memory is that of one block.
     """
     if prior is None or not prior.needs_block_table:
         return prior

@@ -57,7 +57,8 @@ class Blockwise(Method):
 
     Up to 4096 keys are summed at once if the keys that a query sees are known before the call:
     without a prior, or with one that defines `Prior.key_range`, such as `Causal` and `Window`. A
-    cheap kernel (`Kernel.is_cheap`) in up to 12 dimensions is always streamed.
+    cheap kernel (`Kernel.is_cheap`) in up to 12 dimensions is always streamed. So are all sums if
+    `block_k` is given.
 
     A mask that gives no bound on a block, such as `MaskArray`, `MaskFunction` or `~Causal()`, is
     read once in a call, for all heads, for a table of the blocks in which it allows a pair.
@@ -94,8 +95,10 @@ class Blockwise(Method):
         self.precision = as_precision("precision", precision)
 
     def batch_size(self, task: Task) -> int | None:
-        """Returns how many members have at most `STEP_PAIRS` pairs together, a block of each; at
-        least 1. Returns None if there is no pair."""
+        """Returns how many members of a batch have at most `STEP_PAIRS` pairs in one block of each.
+
+        Returns at least 1, and None if there is no query or no key.
+        """
         if is_at_most(task.queries * task.keys, 0):
             return None
         loops = self._loops(task)
@@ -138,6 +141,10 @@ class Blockwise(Method):
         return _row_maxima(q, k, parts, sizes)
 
     def precomputed_prior(self, prior: Prior | None, task: Task) -> Prior | None:
+        """Returns the prior with a table of the blocks that allow a pair, if it needs one.
+
+        Returns the prior itself if it needs none, or if the sums are not streamed.
+        """
         if self._loops(task) is not None:
             return prior
         sizes, unmaterialised_sizes = self._block_sizes(task)
@@ -149,6 +156,9 @@ class Blockwise(Method):
         The second is None if sums that store no weight are unsupported or slower. Sizes that are
         not given are those of the fewest equal blocks of at most `MAX_BLOCK_ROWS` rows. With a
         table of blocks the limit is half as many rows: more of the smaller blocks are skipped.
+
+        The second has the limits `unmaterialised.MAX_BLOCK_ROWS` instead. Its sizes, given ones
+        too, are then rounded up to a multiple of `UNROLLED_KEYS`.
         """
         has_table = task.prior is not None and task.prior.needs_block_table
         limit = MAX_BLOCK_ROWS // 2 if has_table else MAX_BLOCK_ROWS

@@ -67,11 +67,13 @@ def add_block(
 ) -> tuple[Array, Array]:
     """Returns the shift and the sums of a block of queries with a block of keys added.
 
-    The shift rises where the sums would overflow. `row`, `column`: the block of queries and of
-    keys. `keys`: the number of all keys. `sums`: shape (rows, 2), Σ exp(s − shift) (v, 1).
+    If the shift of a query is -inf, or the sums of the block of keys are too large, each query gets
+    as shift the maximum of its old shift and its scores in the block. `row`, `column`: the block of
+    queries and of keys. `keys`: the number of all keys. `sums`: shape (rows, 2),
+    Σ exp(s − shift) (v, 1).
 
-    The loop adds; if that overflows, it raises the shift and adds again. So the compiled program
-    holds each of the two long computations once.
+    The loop adds; if the sums lack headroom, it raises the shift and adds again. So the compiled
+    program holds each of the two long computations once.
     """
     kernel, prior, rule = parts
     size, rows = column.points.shape[1], row.points.shape[1]
@@ -102,7 +104,7 @@ def add_block(
 
 
 def _have_headroom(more: Float[Array, "rows 2"]) -> Bool[Array, ""]:
-    """Whether the sums of a block are so small that 10⁴ times them do not overflow.
+    """Whether each mass is below `MAX_BLOCK_MASS`, and 10⁴ times each sum does not overflow.
 
     `more`: the sums of one block of keys; its last column is the mass, the sum of the weights.
     """

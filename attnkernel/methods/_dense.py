@@ -40,6 +40,7 @@ class Dense(Method):
         self.precision = as_precision("precision", precision)
 
     def batch_size(self, task: Task) -> int | None:
+        """How many members have at most 2²⁴ pairs together, at least 1; None for symbolic sizes."""
         return batch_size_within_memory(task)
 
     def softmax_state(

@@ -61,7 +61,8 @@ def recompute_exactly(
 ) -> SoftmaxState:
     """Returns the softmax state of the queries where `wanted` is true, summed by `Blockwise`.
 
-    The state of the other queries is all zeros. `parts`: the kernel, prior and rule.
+    It includes the rule's sink. The states of the other queries have no meaning: they are zeros, or
+    the sink alone. `parts`: the kernel, prior and rule, with priors as in `map_selected_queries`.
     """
 
     def of_rows(q: Array, k: Array, v: Array, parts: Parts) -> Arrays:
@@ -83,9 +84,10 @@ def map_selected_queries(
 ) -> Arrays:
     """Applies `function(*of_queries, k, v, parts)` to the queries where `wanted` is true.
 
-    Returns its arrays with a row for every query; the rows of other queries are zeros. The function
-    gets `CHUNK_QUERIES` queries at a time, and all keys. Both are sorted by their first
-    coordinate, so that most blocks can be skipped; the prior is reordered likewise.
+    Returns its arrays with a row for every query. The rows of other queries have no meaning: they
+    are zeros, or the result for a query that sees no key. The function gets `CHUNK_QUERIES` queries
+    at a time, and all keys. Both are sorted by their first coordinate, so that most blocks can be
+    skipped; the prior is reordered likewise.
 
     **Arguments:** `function`: returns arrays with a row for each query that it gets. `shapes`: the
     shape of a row of each array. `of_queries`: arrays with a row for each query, the queries first.

@@ -77,7 +77,8 @@ class Fourier(Method):
     r"""Sums of a Gaussian kernel by nonuniform FFT, certified to a relative error of `tol`.
 
     Takes a `Gaussian` in up to three dimensions (one lengthscale, one per dimension or a full
-    metric), on CPU, at any temperature; of priors, `HeldOut` and `ExcludeSelf`. It costs
+    metric), on CPU, at any temperature of `Softmax`. Supported priors: `HeldOut` and `ExcludeSelf`,
+    also joined by `&`. The cost is
     $O\big((n + m) \log 1/\mathrm{tol} + M \log M\big)$ for M frequencies, of which there are about
     (range of x / ℓ)^d. Float32 arrays are summed in float64, with all derivatives, and the results
     are rounded to float32; a gradient takes about 1.5 times as long as in float64. Needs the
@@ -102,7 +103,9 @@ class Fourier(Method):
     entries of $S^{-1}$, of which the leverage is one, to $\mathrm{tol} \sqrt{(S^{-1})_{aa}
     (S^{-1})_{bb}}$. Where the data barely determine a polynomial, it is recomputed.
 
-    **Arguments:** `tol`: from 1e-12. Default 1e-6.
+    **Arguments:** `tol`: from 1e-12, below 1. Default 1e-6.
+
+    **Raises:** `ValueError` if `tol` is another.
 
     ```python
     with jax.enable_x64(True):
@@ -167,6 +170,11 @@ class Fourier(Method):
     def moments(
         self, q: Queries, k: Keys, v: Values, parts: Parts, degree: int, scale: Float[Array, ""]
     ) -> WeightedPowerMeans:
+        """Returns the moments about each query up to `degree`, with bounds on their errors.
+
+        If a mass is at most twice the bound on its error, the errors of that query are infinite,
+        and its log-mass and means are 0.
+        """
         kernel, _, rule = parts
         if v.dtype != jnp.float64:
 
@@ -204,7 +212,7 @@ class Fourier(Method):
         """How many queries are not certified, and so are summed exactly.
 
         Arguments as for `attend`, without batch axes. **Raises:** `ValueError` if
-        `unsupported_reason` gives one.
+        `unsupported_reason` gives one, or if q, k or v has another shape than (n,) or (n, dim).
         """
         q, k, v = as_points("q", q), as_points("k", k), as_points("v", v)
         keys, dim = k.shape
@@ -294,6 +302,8 @@ def convolve(
 ) -> tuple[Float[Array, "degrees queries width"], Float[Array, "degrees queries"]]:
     """Returns Σ_j u_j^a K(q, k_j) columns_j for each a up to `degree` and each query, and a bound
     on the error of each query.
+
+    The bound is infinite for a non-finite query, and for all queries if a key is non-finite.
 
     `columns`: the first is 0 or 1 for each key. `covariance`: that of the Gaussian kernel K.
     `tol`: the relative error that the caller accepts; frequencies are cut off far below it.

@@ -139,6 +139,10 @@ class Fused(Method):
         return None
 
     def resolve(self, task: Task) -> "Fused":
+        """Returns this method with no `dtype` or `platform` of None.
+
+        They become the dtype of the inputs and the platform of JAX's default device.
+        """
         platform = _resolved_platform(self.platform)
         return Fused(self._resolved_dtype(task), platform=platform, interpret=self.interpret)
 
@@ -149,6 +153,10 @@ class Fused(Method):
     def softmax_state(
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
+        """Returns the state of each query, in the dtype of the inputs, the rule's sink included.
+
+        The method's `dtype` and `platform` must not be None: `resolve` sets them.
+        """
         assert isinstance(rule, Softmax)  # as unsupported_reason says
         parts = (kernel, prior, rule)
         if self.platform == "cuda":
@@ -160,7 +168,7 @@ class Fused(Method):
 
 
 def _is_capped(kernel: Kernel) -> bool:
-    """Whether the kernel is a soft-capped `DotProduct` whose cap is a constant of the program."""
+    """Whether the kernel is a soft-capped `DotProduct` whose cap is static, as by `ak.fixed(c)`."""
     if not isinstance(kernel, SoftCapped) or type(kernel.kernel) is not DotProduct:
         return False
     return isinstance(kernel.cap_parameter, Constant)
@@ -183,7 +191,10 @@ class _Features(NamedTuple):
 
 
 def bias_columns(kernel: Kernel, prior: Prior | None, platform: str) -> int:
-    """Returns the number of columns of heads that hold biases of keys."""
+    """Returns the number of columns of heads that hold biases of keys.
+
+    It is 3 for a `Gaussian`, and on "cuda" if keys are hidden; else 0.
+    """
     is_hidden = platform == "cuda" and key_mask_of(prior).allowed is not None
     # three numbers of half precision add up to one of single precision
     return 3 if isinstance(kernel, Gaussian) or is_hidden else 0
@@ -238,7 +249,8 @@ def _padded_features(
 def sums_by_cudnn(q: Array, k: Array, v: Array, parts: Any, dtype: Any) -> Sums:
     """Returns L = log Z and Σ exp(s − L) (v, 1) of each query, with the gradients of cuDNN.
 
-    `parts`: the kernel, prior and rule. `dtype`: of the products, bfloat16 or float16.
+    Both are 0 for a query that sees no key. `parts`: the kernel, prior and rule. `dtype`: of the
+    products, bfloat16 or float16.
     """
     features = _padded_features(q, k, v, parts, dtype, "cuda")
     limits = key_mask_of(parts[1]).limits

@@ -45,7 +45,8 @@ def loops_over_blocks(task: Task, size: int | None, max_keys: int = 4096) -> lis
     """Returns loops over blocks of all queries, with the range of keys that each block may see.
 
     Returns None if the prior does not know these ranges before a call, a range is longer than
-    `max_keys`, or a number of rows is symbolic.
+    `max_keys`, or a number of rows is symbolic. There is one loop if all blocks see about as many
+    keys, else up to 8. A loop takes for each block the number of keys of its largest range.
 
     `size`: the number of queries of a block. Default: that of equal blocks of at most
     `STEP_PAIRS` pairs with all keys, or of 256 queries if that is more. If the first and the last

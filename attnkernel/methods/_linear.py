@@ -49,10 +49,10 @@ class LinearState(eqx.Module):
 class Linear(Method):
     r"""Sums of features, in O(n + m) time: exact for `FiniteRank` kernels, else approximate.
 
-    `Auto` never takes it. Takes `FiniteRank` kernels, such as `EluFeatures`, as they are;
-    `Gaussian` and `DotProduct`, at any temperature, with random features. Supported priors:
-    `HeldOut` and `Causal()`, also joined by `&`; `Causal()` needs as many queries as keys. A sum of
-    trigonometric features whose mass is not positive is NaN.
+    `Auto` never takes it. Takes `FiniteRank` kernels, such as `EluFeatures`, as they are, at
+    temperature 1; `Gaussian` and `DotProduct`, at any temperature, with random features. Supported
+    priors: `HeldOut` and `Causal()`, also joined by `&`; `Causal()` needs as many queries as keys.
+    A sum of trigonometric features whose mass is not positive is NaN.
 
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
@@ -61,6 +61,8 @@ class Linear(Method):
     ```
 
     **Arguments:** `features`: `RandomFeatures`, for kernels that are not of finite rank.
+
+    **Raises:** `ValueError` if `features` is another.
     """
 
     features: RandomFeatures | None = None
@@ -117,7 +119,7 @@ class Linear(Method):
         return softmax.with_sink(rule.log_sink())
 
     def both(self, q: Queries, k: Keys, kernel: Kernel, rule: Rule) -> tuple[Features, Features]:
-        """Features of queries and of keys."""
+        """Features of queries and of keys: those of a `FiniteRank` kernel, or else random ones."""
         if isinstance(kernel, FiniteRank):
             return kernel.features(q), kernel.features(k)
         assert isinstance(kernel, Gaussian | DotProduct)

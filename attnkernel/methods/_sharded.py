@@ -55,7 +55,8 @@ class Sharded(Method):
     - `ring`: whether queries are cut as well. Default: no.
     - `inner`: the method of each part. Default: `Blockwise()`.
 
-    **Raises:** `ValueError` if the mesh has no such axis, or it is not `Auto`.
+    **Raises:** `ValueError` if the mesh has no such axis, or it is not `Auto`; if `inner` is
+    `Sharded`, or another argument is not of its type.
 
     ```python
     x = jnp.linspace(0.0, 1.0, 5)[:, None]
@@ -114,16 +115,18 @@ class Sharded(Method):
         return None
 
     def resolve(self, task: Task) -> "Sharded":
+        """Returns this method with `inner` resolved for the part of the task on one device."""
         inner = self.inner.resolve(self._task_per_device(task))
         return Sharded(self.mesh, self.axis, ring=self.ring, inner=inner)
 
     def batch_size(self, task: Task) -> int | None:
+        """The `batch_size` of `inner` for the part of the task on one device."""
         return self.inner.batch_size(self._task_per_device(task))
 
     def _task_per_device(self, task: Task) -> Task:
         """Returns the task that `inner` evaluates on one device, without the sink.
 
-        It has the keys of one device, and all queries; with `ring` those of one device.
+        It has the keys of one device. It has all queries; with `ring`, the queries of one device.
         """
         queries = -(-task.queries // self.devices) if self.ring else task.queries
         keys = -(-task.keys // self.devices)
@@ -177,10 +180,11 @@ def _prior_of_device(
     keys: int,
     devices: int,
 ) -> Prior | None:
-    """Returns the prior of the queries and keys of one device; None if it allows all pairs.
+    """Returns the prior of the queries and keys of one device.
 
-    `first_query`, `first_key`: the positions of the first query and key of the device. `queries`:
-    their number on the device. `keys`: the number of all keys of all devices; the positions from
+    Returns None if `prior` masks nothing, such as None, and no device has padding. `first_query`,
+    `first_key`: the positions of the first query and key of the device. `queries`: the number of
+    queries on the device. `keys`: the number of all keys of all devices; the positions from
     there on are padding and hidden.
     """
     mask = key_mask_of(prior)

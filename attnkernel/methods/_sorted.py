@@ -33,6 +33,7 @@ class Sorted(Method):
 
     Takes `Laplace` and the compact kernels `Boxcar`, `Triangular`, `Epanechnikov`, `Biweight` and
     `Triweight`; no prior, `HeldOut`, `ExcludeSelf`, or these joined by `&`. Memory is O(n + m).
+    The rule is `Softmax`: at any temperature for `Laplace` and `Boxcar`, else fixed at 1.
     No sum is formed by subtraction: all digits stay, wherever the points lie.
 
     `ExcludeSelf` is for queries and keys that are the same rows. If the key that a query excludes
@@ -108,7 +109,7 @@ def _sum_sorted(
 ) -> SoftmaxState:
     """Returns the softmax state of sorted queries over sorted keys.
 
-    `values`: transposed; the last row is 1, or 0 for a hidden key. `own`: the place, among the
+    `values`: transposed; the last row is 1, or 0 for a hidden key. `own`: the index, among the
     sorted keys, of the key that each query excludes; None if it excludes none.
     """
     scale = jnp.abs(kernel.in_lengthscales(jnp.ones_like(q[:1]))[0, 0])

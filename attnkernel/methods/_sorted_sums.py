@@ -41,7 +41,7 @@ class Line(NamedTuple):
     k: Float[Array, " keys"]
     values: Float[Array, "width keys"]  # the last row is the mass: 1, or 0 of a hidden key
     scale: Float[Array, ""]
-    own: Index | None  # the place of the key that the query leaves out
+    own: Index | None  # index of the key that the query leaves out
     below: Index  # number of keys less than the query
     upto: Index  # number of keys not greater than the query
 
@@ -126,9 +126,10 @@ def _mirrored(line: Line) -> tuple[Array, Array, Array]:
 def _nan_where_own_is_inside(
     line: Line, apart: Array, sums: Array
 ) -> Float[Array, "width queries"]:
-    """Returns the sums; NaN for a query whose excluded key is visible and differs from the query.
+    """Returns the sums, with NaN for each query in `apart` whose excluded key is not hidden.
 
-    `apart`: whether the excluded key differs from the query and lies within its support.
+    `apart`: whether the excluded key, `line.own`, differs from the query and lies within the
+    support of the kernel about it.
     """
     assert line.own is not None
     return jnp.where((apart & (line.values[-1, line.own] > 0))[None, :], jnp.nan, sums)

@@ -113,7 +113,9 @@ class AdditiveRegression(DenseSmoother):
     ) -> Float[Array, "m dim"]:
         r"""The curves $\hat m_j(x_j)$ at new inputs, for labels of shape (n,).
 
-        Their sum and the mean of the labels are the prediction.
+        Their sum plus the mean of the labels, weighted by `weights`, is the prediction.
+
+        **Raises:** `ValueError` for labels of shape (n, out), and as a prediction.
         """
         q, rows = self.read(x_new, x, y, weights)
         if not rows.has_one_label:
@@ -123,7 +125,7 @@ class AdditiveRegression(DenseSmoother):
         return matmul(found, rows.labels - jnp.mean(rows.y)).T
 
     def hat_rows(self, q: NewInputs | None, rows: Rows) -> Float[Array, "m n"]:
-        """$L_j(x)$ at queries q, from checked data; 0 where no label has weight.
+        """$L_j(x)$ at queries q, from checked data; 0 where a column has no row in reach.
 
         At the rows (`q=None`) it is $I - R$, where R maps labels to residuals.
         """
@@ -176,9 +178,9 @@ class AdditiveRegression(DenseSmoother):
         return AdditiveComponent(self, column)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
-        """The number of categories of each column that holds their codes, None if not known.
+        """Returns {column: number of its categories} for the columns that hold codes.
 
-        `ValueError` unless there is a kernel for each of `dim` columns.
+        None: the number is not known. Raises `ValueError` unless there are `dim` kernels.
         """
         self._require_columns(dim)
         found = {j: category_counts(kernel, 1) for j, kernel in enumerate(self.kernels)}
@@ -186,7 +188,7 @@ class AdditiveRegression(DenseSmoother):
 
     @property
     def can_pad_rows(self) -> bool:  # type: ignore[override]
-        """Whether all kernels are pairwise."""
+        """Whether rows with False in `weights` are ignored: where every kernel `is_pairwise`."""
         return all(kernel.is_pairwise for kernel in self.kernels)
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
@@ -207,9 +209,10 @@ class AdditiveRegression(DenseSmoother):
             )
 
     def check_inputs(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
-        """Raises `ValueError` for too many rows, or unless there is a kernel for each column.
+        """Raises `ValueError` for more than 3000 rows, or unless each column has a kernel.
 
-        It also raises if columns with lines are linear combinations of each other.
+        Outside `jit` it also raises if columns of order 1, periodic ones aside, are linear
+        combinations of each other.
         """
         self._require_columns(q.shape[1])
         super().check_inputs(q, k)
@@ -243,11 +246,14 @@ class AdditiveComponent(eqx.Module):
     def __call__(
         self, x_new: ArrayLike, x: ArrayLike, y: ArrayLike, *, weights: ArrayLike | None = None
     ) -> Predictions:
-        """The curve at new inputs; arguments as for the model."""
+        """The curve at new inputs; arguments as for the model, but no prior."""
         return self.estimate(x_new, Rows.read(x, y, weights)).value
 
     def estimate(self, x_new: ArrayLike | None, rows: Rows) -> WeightsEstimate:
-        """The curve, its variances and its support."""
+        """The curve, its variances and its support.
+
+        `loo_residuals` and `loo_empty` of the result raise `TypeError`: a curve takes no prior.
+        """
         q = self.model.queries_at(x_new, rows)
         self.model.check_inputs(q, rows.x)
         weights = self.model.component_weights(q, rows)[self.column]

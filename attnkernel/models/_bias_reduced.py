@@ -77,7 +77,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
         return f"{self.model.description}, {self.iterations} iterations of bias reduction"
 
     def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
-        """Predictions from checked data."""
+        """Predictions from checked data, with the warnings of the base class."""
         out, local = self._fitted(q, rows, prior, with_slopes=False)
         warn_of_extrapolation(self.description, local, local.log_mass.dtype)
         return rows.shaped(self.model.filled(out, local.empty, q, rows, with_weights(prior, rows)))
@@ -98,7 +98,11 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "ReducedEstimate":
-        """Predictions after all iterations, and their weights $L_j$ of the labels y."""
+        """Predictions after all iterations, and their weights $L_j$ of the labels y.
+
+        `on_empty` applies to new inputs alone. At the rows (`x_new=None`) the value is 0 where no
+        label has weight.
+        """
         q = self.queries_at(x_new, rows)
         out, local = self._fitted(q, rows, prior, with_slopes=False)
         if x_new is not None:  # a row with weight sees itself
@@ -112,7 +116,11 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
     def _fitted(
         self, q: NewInputs, rows: Rows, prior: Prior | None, with_slopes: bool
     ) -> tuple[Float[Array, "m out"], LocalFit]:
-        """Returns predictions at queries q, 0 where no label has weight, and local polynomials."""
+        """Returns predictions at queries q, 0 where no label has weight, and local polynomials.
+
+        The polynomials are those of the last smooth. `with_slopes`: whether they have coefficients
+        for any number of labels; else see `KernelRegression.fitted`.
+        """
         k, whole = rows.x, with_weights(prior, rows)
         if prior is not None:
             prior.check(q.shape[0], k.shape[0])
@@ -167,7 +175,7 @@ def _fit_reduced(
     reduced: BiasReduced, prior: Any, flags: tuple[bool, bool], q: Array, k: Array, v: Array
 ) -> tuple[Float[Array, "m out"], LocalFit]:
     """Returns predictions and local polynomials; `flags`: whether all queries see the same labels,
-    and whether the polynomials have slopes."""
+    and `with_slopes` of `_fitted`. `prior`: with the weights of the rows."""
     model, (is_shared, with_slopes) = reduced.model, flags
 
     def fit(q: Array, k: Array, v: Array, prior: Prior | None) -> tuple[Array, LocalFit]:
@@ -211,7 +219,10 @@ def _add_residuals(
 
 
 def _zero_hidden(prior: Any, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
-    """Returns the labels v with 0 in the rows whose weight in the prior is zero."""
+    """Returns the labels v with 0 in the rows whose weight in the prior is zero.
+
+    The prior must hide the same rows from every query: only query 0 is read.
+    """
     if prior is None:
         return v
     log_weights = prior.pairwise(jnp.zeros(1, int), jnp.arange(len(v)))[0]

@@ -87,11 +87,14 @@ class ConditionalDensity(DensityModel):
         r"""The label with the highest density given inputs, $\arg\max_y \hat f(y \mid x)$.
 
         Mean shift from the label of the data with the highest density: each step goes to the mean
-        of the labels with weights $K(x, x_j)\, L(y, y_j)$, until steps are below rounding. It takes
-        O(n²) time for each of m inputs, and a `Gaussian` label kernel. Where no point has weight,
-        the mode is NaN.
+        of the labels with weights $K(x, x_j)\, L(y, y_j)$, until steps are below rounding, at most
+        1000 steps. It takes O(n²) time for each of m inputs. Where no point has weight, the mode is
+        NaN.
 
         **Arguments:** `x_new`: shape (m,) or (m, d); `x`: points, shape (n, d + 1).
+        `weights`: of points, shape (n,), from 0.
+
+        **Raises:** `ValueError` unless the label kernel is a `Gaussian`.
         """
         if not isinstance(self.label_kernel, Gaussian):
             raise ValueError(
@@ -102,6 +105,11 @@ class ConditionalDensity(DensityModel):
         return on_padded_rows(_find_modes, self, None, q, rows)
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
+        """Returns {column: number of its categories} for the columns of points that hold codes.
+
+        None: the number is not known. `dim`: the number of columns of points (x, y), of which the
+        label y is the last.
+        """
         found = dict(category_counts(self.kernel, dim - 1))
         if label := category_counts(self.label_kernel, 1):
             found[dim - 1] = label[0]

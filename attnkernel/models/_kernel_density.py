@@ -29,7 +29,10 @@ from ._smoother import Smoother, on_padded_rows, require_parts, with_bounds_of, 
 def log_mean_kernel(
     prior: Prior | None, q: NewInputs, rows: Rows, kernel: Kernel, method: Method
 ) -> Float[Array, " m"]:
-    """Returns the logarithm of the weighted mean of K(q, k_j) over the points that q sees."""
+    """Returns the logarithm of the weighted mean of K(q, k_j) over the points that q sees.
+
+    It is -inf where every K is 0, and NaN where q sees no point.
+    """
     parts: dict[str, Any] = {"method": method, "return_log_mass": True}
     k, both = rows.x, with_weights(prior, rows)
     empty = k[:, :0]
@@ -47,7 +50,10 @@ def log_mean_kernel(
 
 
 def read_points(x_new: Any, x: Any, weights: Any) -> tuple[NewInputs, Rows]:
-    """Returns the new points, and x with its weights as `Rows`; `ValueError` if x has no point."""
+    """Returns the new points, and x with its weights as `Rows`, whose labels are x too.
+
+    Raises `ValueError` as `Rows.read`, and if x has no point.
+    """
     rows, names = Rows.read_named(x, x, weights)
     q = rows.queries(x_new, {}, names)
     if not len(rows.x):
@@ -58,8 +64,8 @@ def read_points(x_new: Any, x: Any, weights: Any) -> tuple[NewInputs, Rows]:
 class DensityModel(Smoother):
     """A density of points x, fitted without labels: `ak.fit(model, x)`.
 
-    The prediction is the logarithm of the density, and the default score of left-out rows minus
-    that: `ak.LeaveOneOut()` is likelihood cross-validation.
+    The prediction is the logarithm of the density. The default score of a left-out row is minus
+    this logarithm: `ak.LeaveOneOut()` is likelihood cross-validation.
 
     ```python
     >>> isinstance(ak.KernelDensity(ak.Gaussian(0.3)), ak.models.DensityModel)
@@ -99,7 +105,10 @@ class DensityModel(Smoother):
         """Returns the logarithm of the density at checked points q, from those of the rows."""
 
     def deviance(self, prediction: ArrayLike, y: ArrayLike) -> Float[Array, " n"]:
-        """Minus the log-density of each row: what a fit averages."""
+        """Minus the log-density of each row, which is its `prediction`: what a fit averages.
+
+        `y` is ignored.
+        """
         return -as_real_array("prediction", prediction)
 
 
@@ -107,7 +116,8 @@ def density_box(kernel: Kernel, x: Inputs, weights: AnyArray | None) -> tuple[An
     """Returns the bounds of a kernel in a fit, as two kernels (lower, upper).
 
     The lengthscale of a `Radial` kernel without a metric is at least a tenth of
-    1.144 σ n^(−1/(d + 4)): repeated points would make 0 the best.
+    1.144 σ n^(−1/(d + 4)): repeated points would make 0 the best. σ is the standard deviation of
+    a column of x, for one lengthscale the smallest above 0; n counts the points with weight.
     """
     lower, upper = kernel.search_box(x, weights)
     if not isinstance(kernel, Radial) or kernel.metric_parameter is not None:
@@ -180,6 +190,10 @@ class KernelDensity(DensityModel):
         self.support = None if support is None else _as_support(support, kernel)
 
     def check_points(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
+        """Raises `ValueError` if q and k do not fit the kernel, or k does not lie in the support.
+
+        New points q may lie outside the support. Inside `jit` positions are not checked.
+        """
         self.kernel.check(q.shape[1], k.shape[1])
         if self.support is None:
             return
@@ -249,7 +263,7 @@ class KernelDensity(DensityModel):
         return self._folded(rows.x[chosen] + jnp.broadcast_to(lengthscale, shape) * noise)
 
     def _gaussian_lengthscale(self) -> Float[Array, "..."]:
-        """Returns the lengthscale of the kernel; `ValueError` unless it is a `Gaussian`."""
+        """Returns the lengthscale; `ValueError` unless K is a `Gaussian` without a metric."""
         if type(self.kernel) is not Gaussian or self.kernel.metric_parameter is not None:
             raise ValueError(
                 f"Distribution functions and draws are of ak.Gaussian(...), without a metric; "
@@ -263,6 +277,7 @@ class KernelDensity(DensityModel):
         return jnp.stack(columns, axis=1) if columns else x
 
     def category_counts(self, dim: int) -> dict[int, int | None]:
+        """Returns the `category_counts` of the kernel: {column: number of categories, or None}."""
         return category_counts(self.kernel, dim)
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:
@@ -308,7 +323,9 @@ def _folded(x: Float[Array, " m"], interval: tuple[float, float]) -> Float[Array
 def _as_support(support: Any, kernel: Kernel) -> tuple[tuple[float, float], ...]:
     """Returns the interval (low, high) of each column.
 
-    Raises `ValueError` unless an end is finite, and the kernel can be reflected at such ends.
+    Raises `ValueError` for invalid intervals, if no end is finite, and if the kernel cannot be
+    reflected at such ends. Between two finite ends it also raises for a lengthscale above their
+    distance.
     """
     given = list(support) if isinstance(support, tuple | list) else []
     of_columns = given if given and isinstance(given[0], tuple | list) else [given]

@@ -78,12 +78,15 @@ class Estimate(eqx.Module):
         """$L_j(x)$; 0 where no label has weight."""
 
     def votes(self, count: int) -> Votes:
-        """The `count` largest weights of each input, with their rows."""
+        """Returns the `Votes` of each input: the `count` weights farthest from 0, and their rows.
+
+        If there are fewer rows than `count`, all are named.
+        """
         return Votes.from_weights(self.weights, min(count, len(self.rows.x)))
 
     @property
     def leverage(self) -> Float[Array, " n"]:
-        """$L_{ii}$ of each row; it has no unit."""
+        """$L_{ii}$ of each row, for an estimate at the rows; it has no unit."""
         return jnp.diagonal(self.weights)
 
     def variance_of(self, variance: ArrayLike) -> Predictions:
@@ -91,6 +94,8 @@ class Estimate(eqx.Module):
 
         **Arguments:** `variance`: $\sigma_j^2$ of each label, shape (n,) or (n, columns). Ones
         give the squared norm of the weights.
+
+        **Returns:** shape (m,) or (m, columns).
         """
         array = as_real_array("variance", variance)
         if array.ndim == 1:
@@ -106,13 +111,16 @@ class Estimate(eqx.Module):
 
     @property
     def loo_residuals(self) -> Labels:
-        """Each label less its prediction from all others."""
+        """Each label less its prediction from all others; the prior of the estimate is not used."""
         x, y = self.rows.x, self.rows.labels
         return y - self.model(x, x, y, prior=ExcludeSelf(), **self.rows.kwargs)
 
     @property
     def loo_empty(self) -> Bool[Array, " n"]:
-        """Whether no other row has weight in the prediction of a row."""
+        """Whether no other row has weight in the prediction of a row.
+
+        The prior of the estimate is not used.
+        """
         return self.model.estimate(self.rows.x, self.rows, prior=ExcludeSelf()).support.empty
 
 
@@ -170,8 +178,8 @@ class LinearSmoother(Smoother):
     ) -> Estimate:
         """Predictions with their weights, variances and support, from the same rows.
 
-        Default: two calls, one of them for the columns of the identity. Override it if one pass
-        over the data gives all.
+        Default: two calls, one of them for the columns of the identity; the flags `deficient` and
+        `extrapolates` are then False. Override it if one pass over the data gives all.
 
         **Arguments:** `x_new`: shape (m, dim) or (m,); None: the inputs of the rows, where there
         are leverages too. `rows`: `Rows.read(x, y, weights)`. `prior`: as for the call.
@@ -213,15 +221,18 @@ class LinearSmoother(Smoother):
     def variance_smoothers(self, rows: Rows) -> "Sequence[LinearSmoother]":
         """Returns local means, one of which `ak.noise_variance` chooses for squared residuals.
 
-        They have the same structure, with other numbers in it. Their weights are non-negative and
-        sum to 1; predictions are NaN where no label has weight. Default: an empty tuple, with which
-        `ak.bands` refuses `noise="local"`.
+        They have the same pytree structure, and differ in their arrays. Their weights are
+        non-negative and sum to 1; predictions are NaN where no label has weight. Default: an empty
+        tuple, with which `ak.bands` refuses `noise="local"`.
         """
         return ()
 
 
 class DenseEstimate(WeightsEstimate):
-    """The estimate of a `DenseSmoother`; `loo_residuals` raises, as the model leaves no row out."""
+    """The estimate of a `DenseSmoother`.
+
+    `loo_residuals` raises `ValueError`: the model cannot leave out each row by itself.
+    """
 
     @property
     def loo_empty(self) -> Bool[Array, " n"]:
@@ -257,14 +268,17 @@ class DenseSmoother(LinearSmoother):
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> DenseEstimate:
-        """Predictions with their weights, variances and support, from the same hat matrix."""
+        """Predictions with their weights, variances and support, from the same hat matrix.
+
+        **Raises:** `ValueError` as `predict`.
+        """
         q = self.queries_at(x_new, rows)
         rows = self._rows_seen(q, rows, prior)
         weights = self.hat_rows(None if x_new is None else q, rows)
         return DenseEstimate(self, rows, _apply(weights, rows), self.support_at(q, rows), weights)
 
     def check_inputs(self, q: NewInputs, k: Float[Array, "n dim"]) -> None:
-        """Raises `ValueError` for too many rows."""
+        """Raises `ValueError` for more than 3000 rows k."""
         if len(k) > MAX_DENSE_ROWS:
             raise ValueError(
                 f"{type(self).__name__} solves for matrices of n × n numbers, and takes up to "

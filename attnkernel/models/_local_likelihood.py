@@ -84,7 +84,7 @@ class LocalLikelihood(LocalRegression):
     def fitted(
         self, q: Array, k: Array, v: Array, prior: Prior | None
     ) -> tuple[Float[Array, "m out"], LikelihoodFit]:
-        """Returns means at queries, and the local polynomials of η, the link of the mean."""
+        """Returns means at queries, before `on_empty`, and the local polynomials of η = g(mean)."""
         polynomial = self.polynomial(k, prior)
         if polynomial.order:
             local = local_likelihood(q, k, v, polynomial, self.family)
@@ -124,8 +124,8 @@ class LikelihoodEstimate(Estimate):
     $L_j(x) = \mu'(\hat\eta(x))\, \ell_j(x)$ is the derivative of the mean with respect to label j,
     with the expected information in place of the observed one. $\ell_j$ is the derivative of the
     linear predictor $\hat\eta$ (`influence_sums`), and $\mu'$ that of the mean with respect to η.
-    With a canonical link both informations are equal. Weights, leverages and variances need one
-    label per row.
+    With a canonical link both informations are equal. Weights, leverages and variances raise
+    `ValueError` for several labels per row.
     """
 
     q: NewInputs
@@ -134,11 +134,20 @@ class LikelihoodEstimate(Estimate):
 
     @property
     def weights(self) -> Float[Array, "m n"]:
+        """$L_j(x)$: the derivative of the mean at each query with respect to each label.
+
+        It uses the expected information. Raises `ValueError` for several labels per row.
+        """
         one = jnp.ones_like(self.rows.x[:, 0])
         return self._slope * self._influence(one, jnp.eye(len(one), dtype=one.dtype)).noise[:, 0]
 
     @property
     def leverage(self) -> Float[Array, " n"]:
+        """$L_{ii}$: the derivative of each row's fitted mean with respect to its own label.
+
+        It uses the expected information, and needs an estimate at the rows. Raises `ValueError` for
+        several labels per row.
+        """
         return self._influence(jnp.ones_like(self.rows.x[:, 0])).own[:, 0]
 
     def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:

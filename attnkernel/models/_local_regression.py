@@ -39,7 +39,10 @@ def fill_empty(
     prior: Prior | None,
     on_empty: OnEmpty,
 ) -> Float[Array, "m out"]:
-    """Returns the predictions `out`, in which rows with `empty` follow the policy `on_empty`."""
+    """Returns the predictions `out`, in which rows with `empty` follow the policy `on_empty`.
+
+    The policy "raise" raises a `RuntimeError` if any row is empty, and else returns `out`.
+    """
     return with_automatic_axes(_fill_empty, (prior, on_empty), out, empty, q, rows)
 
 
@@ -101,13 +104,17 @@ class LocalRegression(Smoother):
         require_parts(self.kernel, self.rule, Auto())
 
     def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Predictions:
-        """Predictions from checked data."""
+        """Predictions from checked data, with the warnings of the base class.
+
+        **Raises:** `ValueError` for labels that the model cannot have.
+        """
         self.check_labels(rows.y)
         return super().predict(q, rows, prior)
 
     def evaluate(
         self, prior: Prior | None, q: NewInputs, rows: Rows
     ) -> tuple[Predictions, DataSupport]:
+        """Predictions from checked data, with `on_empty` applied, and their `DataSupport`."""
         prior = with_weights(prior, rows)
         out, local = self.fitted(q, rows.x, rows.y, prior)
         return rows.shaped(self.filled(out, local.empty, q, rows, prior)), support_of(local)
@@ -168,7 +175,7 @@ class LocalRegression(Smoother):
 
     @property
     def can_pad_rows(self) -> bool:  # type: ignore[override]
-        """Whether the kernel is pairwise."""
+        """Whether rows with False in `weights` are ignored: where the kernel `is_pairwise`."""
         return self.kernel.is_pairwise
 
     def search_box(self, x: Inputs, weights: AnyArray | None = None) -> tuple[Any, Any]:

@@ -61,7 +61,10 @@ class MeanVarianceRegression(RowsRegression):
         """Means and variances from checked data.
 
         The left-out mean of row j uses the labels that `prior` allows for query j, without its own.
-        A hold-out hides the same labels from all queries, and no hidden label enters.
+        A hold-out hides the same labels from all queries, and no hidden label enters. Variances are
+        at least ε, the rounding unit, times the mean of the squared residuals.
+
+        **Raises:** `ValueError` for labels whose squared differences leave the range of the dtype.
         """
         require_finite_squares("y", rows.y)
         x, data = rows.x, {"weights": rows.weights}

@@ -87,7 +87,11 @@ class KernelRegression(LocalRegression, LinearSmoother):
     def estimate(
         self, x_new: ArrayLike | None, rows: Rows, *, prior: Prior | None = None
     ) -> "PolynomialEstimate":
-        """Predictions with their variances and support, from the same polynomials."""
+        """Predictions with their variances and support, from the same polynomials.
+
+        `on_empty` applies to new inputs alone. At the rows (`x_new=None`) the value is 0 where no
+        label has weight.
+        """
         q, prior = self.queries_at(x_new, rows), with_weights(prior, rows)
         out, local = self.fitted(q, rows.x, rows.y, prior)
         if x_new is not None:  # a row with weight sees itself
@@ -120,6 +124,7 @@ class KernelRegression(LocalRegression, LinearSmoother):
         return local_polynomial(q, k, v, self.polynomial(k, prior), term=term)
 
     def polynomial(self, k: Float[AnyArray, "n dim"], prior: Prior | None) -> Polynomial:
+        """Returns the `Polynomial` of the base class, with the method of this model."""
         return super().polynomial(k, prior)._replace(method=self.method)
 
     def sum_by_weights(
@@ -164,7 +169,10 @@ class KernelRegression(LocalRegression, LinearSmoother):
 
     @property
     def can_pad_rows(self) -> bool:  # type: ignore[override]
-        """Whether the kernel is pairwise, and the method one that takes any mask."""
+        """Whether rows with False in `weights` are ignored, so that they may pad the data.
+
+        The kernel must be `is_pairwise`, and the method `Auto`, `Dense` or `Blockwise`.
+        """
         return super().can_pad_rows and isinstance(self.method, Auto | Dense | Blockwise)
 
 
@@ -253,8 +261,9 @@ class Derivative(SmootherWrapper):
     - `derivative`: a, the order of the derivative along each column of x; an integer for one
       column. Its sum is 1 or 2, and at most p where p ≥ 1.
 
-    Called as the model. NaN where no label has weight, and where the local design is
-    rank-deficient, so that the data do not determine a derivative.
+    Called as the model. Predictions are in units of y over $x^{|a|}$. They are NaN where no label
+    has weight, and where the local design is rank-deficient, so that the data do not determine a
+    derivative. `on_empty` of the model does not apply.
 
     **Raises:** `ValueError` for another model, another number of columns, an order above p, and a
     column that holds categories.
@@ -291,6 +300,7 @@ class Derivative(SmootherWrapper):
     def evaluate(
         self, prior: Prior | None, q: NewInputs, rows: Rows
     ) -> tuple[Predictions, DataSupport]:
+        """Derivatives from checked data, and their `DataSupport`."""
         found = self.estimate(q, rows, prior=prior)
         return found.value, found.support
 
@@ -347,7 +357,8 @@ class Derivative(SmootherWrapper):
 class DerivativeEstimate(Estimate):
     """The estimate of a derivative, from the local polynomials of queries.
 
-    `variance_of` raises `ValueError` unless the rule is `Softmax`.
+    `variance_of` raises `ValueError` unless the rule is `Softmax`. `leverage` and `loo_residuals`
+    have no meaning: a derivative does not predict the labels.
     """
 
     q: NewInputs

@@ -174,7 +174,8 @@ def _robustness_weights(
 ) -> Labels:
     """Returns δ of each label, from checked data.
 
-    They depend on the prior only by the rows that it hides from every query in q.
+    They depend on the prior only by the rows that it hides from every query in q, as its
+    `key_mask_of` says. A prior that is no such mask has no effect.
     """
     mask = key_mask_of(prior)
     weights = rows.weights if mask.unsupported_reason else hide_rows(rows, mask).weights

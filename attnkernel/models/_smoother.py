@@ -34,7 +34,7 @@ def require_parts(kernel: Any, rule: Any, method: Any) -> None:
 def with_weights(prior: Prior | None, rows: Rows) -> Prior | None:
     """Returns one prior: `prior` times the weights of the rows; None if there are neither.
 
-    Rows with the Boolean weight False are hidden.
+    Rows with weight 0 or False are hidden. `ValueError` unless `prior` is None or a prior.
     """
     if prior is not None:
         require_prior("prior", prior)
@@ -51,7 +51,10 @@ def with_weights(prior: Prior | None, rows: Rows) -> Prior | None:
 
 
 def hide_rows(rows: Rows, mask: KeyMask) -> Rows:
-    """Returns the rows with weight 0 where `mask.allowed` is False: hidden from every query."""
+    """Returns the rows with weight 0 where `mask.allowed` is False: hidden from every query.
+
+    Other factors of the mask are ignored.
+    """
     if mask.allowed is None:
         return rows
     weights = rows.row_weights(wider_dtype(rows.x.dtype))
@@ -112,10 +115,11 @@ class RowsRegression(eqx.Module):
         - `weights`: of each row, shape (n,), from 0; what they mean, the class says. Rows with
           weight 0 are ignored. Default: 1.
 
-        **Returns:** shape (m,) or (m, out), in the units of y and the dtype of `x_new`.
+        **Returns:** shape (m,) or (m, out), in the units of y and the dtype of `x_new`, unless the
+        class says otherwise.
 
-        **Raises:** `ValueError` if shapes do not fit together, a weight is negative, or the model
-        has no such label.
+        **Raises:** `ValueError` if shapes do not fit together, a number is not finite, a weight is
+        negative, or the model cannot have such a label.
         """
         q, rows = self.read(x_new, x, y, weights)
         if prior is not None:
@@ -123,9 +127,10 @@ class RowsRegression(eqx.Module):
         return self.predict(q, rows, prior)
 
     def predict(self, q: NewInputs, rows: Rows, prior: Prior | None) -> Any:
-        """Predictions from checked data, by default those of `evaluate` in one compiled program.
+        """Predictions from checked data, by default those of `evaluate` through `on_padded_rows`.
 
-        Warns where predictions of order 1 or 2 extrapolate or the local design is rank-deficient.
+        Outside `jit` it warns where predictions of order 1 or 2 extrapolate or the local design is
+        rank-deficient.
         """
         model: Any = self
         out, support = on_padded_rows(type(self).evaluate, model, prior, q, rows)
@@ -151,7 +156,8 @@ class RowsRegression(eqx.Module):
     ) -> tuple[NewInputs, Rows]:
         """The queries and the labelled rows of the arguments of a call.
 
-        **Raises:** `ValueError` as `Rows.read`, and for invalid codes of categories.
+        **Raises:** `ValueError` as `Rows.read`, for new inputs that are not finite, for invalid
+        codes of categories, and for widths that do not fit the kernel.
         """
         rows, names = Rows.read_named(x, y, weights)
         q = rows.queries(x_new, self.category_counts(rows.x.shape[1]), names)
@@ -161,7 +167,7 @@ class RowsRegression(eqx.Module):
     def check_widths(self, x_new: Array, x: Array) -> None:
         """Raises `ValueError`, with both shapes, if their widths do not fit the kernel.
 
-        A model without a kernel accepts all.
+        A model without a `Kernel` in the field `kernel`, such as one with a `PerHead`, accepts all.
         """
         kernel = getattr(self, "kernel", None)
         if isinstance(kernel, Kernel):
@@ -172,7 +178,10 @@ class RowsRegression(eqx.Module):
                 raise ValueError(sentence) from None
 
     def queries_at(self, x_new: ArrayLike | None, rows: Rows) -> NewInputs:
-        """New inputs as points, for None the inputs of the rows."""
+        """Returns new inputs as points, shape (m, dim); None: the inputs of the rows.
+
+        Raises `ValueError` as `Rows.queries`.
+        """
         if x_new is None:
             return rows.x
         return rows.queries(x_new, self.category_counts(rows.x.shape[1]))
@@ -181,11 +190,12 @@ class RowsRegression(eqx.Module):
 def on_padded_rows(
     function: Callable[..., Any], model: Any, prior: Prior | None, q: NewInputs, rows: Rows
 ) -> Any:
-    """Returns `function(model, prior, q, rows)`, arrays with a row for each query, in one compiled
-    program.
+    """Returns `function(model, prior, q, rows)`, arrays with a row for each query.
 
-    Outside `jit` and without a prior, queries and rows are padded to a `bucket_size`, and results
-    are cut to the queries: data of similar size then share the program.
+    The call is one compiled program, unless a part holds a Python function (`jit_if_pure`).
+    Queries and rows are padded to a `bucket_size`, and results cut, if all of this holds: no `jit`
+    surrounds the call, there is no prior, `model.can_pad_rows`, and each array lies on one device.
+    Data of similar size then share the program.
     """
     m = q.shape[0]  # a size, or a symbol of one in an export
     can_pad = prior is None and model.can_pad_rows and rows.is_on_one_device(model, q)

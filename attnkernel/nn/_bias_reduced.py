@@ -40,7 +40,8 @@ class BiasReducedAttention(CachedLayer):
     - `attention`: a `MultiheadAttention`, whose kernel, prior, rule, method and order hold.
     - `iterations`: k, from 2: two is twicing. One is the module itself.
 
-    **Raises:** `ValueError` for another module, dropout, or fewer iterations.
+    **Raises:** `ValueError` for another module, dropout, fewer iterations, or a module whose
+    queries, keys and values differ in size.
 
     **Source:** Tukey, *Exploratory data analysis* (1977); Abdullaev and Nguyen, *Transformer meets
     twicing: harnessing unattended residual information* (2025).

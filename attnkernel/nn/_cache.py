@@ -23,7 +23,7 @@ from .._core.validation import MAX_INTEGER, as_integer, require_bool, require_in
 from ..priors import AtPositions, Causal, MaskArray, Prior, Window
 from ._inputs import as_positions, multiply_priors
 
-EMPTY = MAX_INTEGER  # row number of an empty place, above that of any query: none sees it
+EMPTY = MAX_INTEGER  # row number where no row is stored, above any query's: none sees it
 
 
 class Cache(eqx.Module):
@@ -59,8 +59,8 @@ class Cache(eqx.Module):
     def rollback(self, length: ArrayLike) -> "Cache":
         """The cache of the first `length` rows.
 
-        **Raises:** `ValueError` if it no longer holds what the next row would see (inside `jit`, at
-        run time).
+        **Raises:** `ValueError` if it has fewer rows, or no longer holds what the next row would
+        see (inside `jit`, at run time). A `RecurrentCache` always raises.
         """
         return self.keep(length, jnp.zeros(0, int))
 
@@ -165,12 +165,15 @@ class KVCache(Cache):
 
     @property
     def window(self) -> int:
-        """The number of last rows that a query sees in a ring, its own included."""
+        """The number of last rows that a query sees in a ring, its own included.
+
+        In a full cache it is the capacity.
+        """
         return self.capacity - self.sinks - self.spare
 
     @property
     def keys(self) -> Float[Array, "capacity heads qk_size"]:
-        """The stored keys, one for each place; `rows.numbers` says which row is at a place."""
+        """The stored keys. `rows.numbers` has the number in the sequence of each, or `EMPTY`."""
         return self.rows.keys
 
     @property
@@ -222,14 +225,14 @@ class KVCache(Cache):
     ) -> tuple[CachedRows, "KVCache"]:
         """Returns the rows that new rows may attend to, themselves included, and the new cache.
 
-        The `CachedRows` include empty places, of number `EMPTY`, and rows that no new row sees.
-        `visible_prior` hides both.
+        The `CachedRows` include entries without a row, of number `EMPTY`, and rows that no new row
+        sees. `visible_prior` hides both.
 
         **Arguments:** `keys`, `values`: of the new rows. `count`: how many of them are valid.
         Default: all. `positions`: of each. Default: its number in the sequence.
 
-        **Raises:** `ValueError` if a full cache has no room for them; inside `jit` the error is
-        one of run time.
+        **Raises:** `ValueError` for arrays of other shapes, numbers that are not finite, and rows
+        for which a full cache has no room (inside `jit`, at run time).
         """
         keys, values = as_real_array("keys", keys), as_real_array("values", values)
         new = keys.shape[0] if keys.ndim else 0
@@ -270,7 +273,8 @@ class KVCache(Cache):
         `append`.
 
         **Arguments:** `positions`: of the new rows. `mask`: which new row sees which new row.
-        Default: each sees those before it and itself. `prior`: further, at positions.
+        Default: each sees those before it and itself. `prior`: a further factor, evaluated at
+        the positions of the rows.
         """
         rows = len(positions)
         if mask is None:
@@ -297,8 +301,10 @@ class KVCache(Cache):
     def _write(
         self, held: CachedRows, rows: CachedRows, valid: Bool[Array, " rows"], length: Array
     ) -> "KVCache":
-        """Returns the cache that holds `held`, with the valid ones of `rows` written over it at
-        their places; `length`: the number of rows of the sequence then."""
+        """Returns the cache that holds `held`, with the valid ones of `rows` written over it.
+
+        `length`: the number of rows of the sequence then.
+        """
         places = jnp.where(valid, self._places(rows.numbers), self.capacity)
         after = jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), held, rows)
         return eqx.tree_at(lambda cache: (cache.rows, cache.length), self, (after, length))
@@ -356,7 +362,7 @@ class RecurrentCache(Cache):
         )
 
     def advanced(self, state: Any, rows: Int[Array, ""] | int) -> "RecurrentCache":
-        """Returns the cache with `state` in place of its own, in the same dtypes.
+        """Returns the cache with `state` in place of its own, cast to the dtypes of that.
 
         `rows`: the number of rows that `length` grows by.
         """

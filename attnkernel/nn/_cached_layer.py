@@ -85,12 +85,13 @@ class CachedLayer(eqx.Module):
           all see the rows before. Default: each sees those before it and itself.
         - `prior`: multiplied by the layer's own, at the positions of queries and keys.
         - `positions`: of the new rows, shape (new,); (new, axes) where `rotary` has several axes.
-          Default: the cache counts rows.
+          Default: the cache counts rows; with several axes there is no default.
         - `count`: how many of the new rows are valid. The rest are padding: they do not enter the
           cache, and their output is 0. Default: all.
 
-        **Raises:** `ValueError` for arguments that the cache does not support, and if a full cache
-        has no room (inside `jit`, at run time).
+        **Raises:** `ValueError` for arrays of other shapes, rows that are not finite, arguments
+        that the cache does not support, and if a full cache has no room (inside `jit`, at run
+        time).
         """
         x = as_sequence("x", x, self.query_size)
         if x.shape[0] == 0:

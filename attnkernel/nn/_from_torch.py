@@ -50,8 +50,9 @@ def from_torch(
     **Returns:** a `MultiheadAttention`, in the dtype of the weights; with `bias_k` and `bias_v`, a
     `PersistentMemory` that holds it. Dropout is 0 unless it is given.
 
-    **Raises:** `ValueError` if an array is missing, left over or of another shape, H does not
-    divide E, or the dtype is bfloat16 in PyTorch, which NumPy does not have.
+    **Raises:** `ValueError` if an array is missing, left over or of another shape, H is missing or
+    does not divide E, or the dtype is bfloat16 in PyTorch, which NumPy does not have. Also for
+    `options` that the weights decide, and for a `rule` beside `add_zero_attn`.
 
     **Source:** PyTorch, *torch.nn.MultiheadAttention*.
 

@@ -95,7 +95,8 @@ def mask_as_prior(
 ) -> Prior | PerHead | None:
     """Returns the mask as a `MaskArray`, or with an axis of heads as a `PerHead`; None stays None.
 
-    Raises `ValueError` for another dtype or shape. `heads`, `queries`, `keys`: how many there are.
+    Raises `ValueError` for another shape, or neither Booleans nor integers. `heads`, `queries`,
+    `keys`: how many there are.
     """
     if mask is None:
         return None

@@ -242,6 +242,10 @@ class RecurrentAttention(HeadsLayer):
         return RecurrentCache(state)
 
     def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, RecurrentCache]:
+        """Returns the output of all new rows, padding included, and the cache with the valid rows.
+
+        Raises `ValueError` for a mask, a prior or positions.
+        """
         require_instance("cache", cache, RecurrentCache, "layer.cache()")
         reason = "a recurrent state holds all rows before, in their order"
         new.refuse(reason, "mask", "prior", "positions")

@@ -78,7 +78,8 @@ class Rotary(eqx.Module):
     def frequencies_of(self, size: int) -> Float[Array, "axes pairs"]:
         """Returns θ for points of `size` coordinates: one row for each axis of positions.
 
-        **Raises:** `ValueError` if points have too few coordinates.
+        **Raises:** `ValueError` if points have too few coordinates for the given frequencies; by
+        default, if `size` is odd.
         """
         parameter = self.frequencies_parameter
         if parameter is None:
@@ -101,7 +102,8 @@ class Rotary(eqx.Module):
         **Arguments:** `x`: points. `positions`: p of each row; with several axes, shape
         (rows, axes).
 
-        **Raises:** `ValueError` if x has too few coordinates, or positions another shape.
+        **Raises:** `ValueError` if positions have another shape, x is not finite, or its size does
+        not suit the frequencies.
         """
         x, positions = as_real_array("x", x), as_integer_array("positions", positions)
         axes = () if self.axes == 1 else (self.axes,)
@@ -187,7 +189,7 @@ def ntk_frequencies(
     **Arguments:** `size`, `base`: as in `rotary_frequencies`. `factor`: s ≥ 1, how many times
     longer sequences are than in training.
 
-    **Raises:** `ValueError` if d is not even and above 2, or s below 1.
+    **Raises:** `ValueError` if d is not even and above 2, s below 1, or b not above 0.
 
     **Source:** bloc97, *NTK-aware scaled RoPE* (2023).
 

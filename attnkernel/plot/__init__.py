@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str):
-    """Returns `Smooth`, imported on first use because it needs seaborn; `AttributeError` for other
-    names."""
+    """Returns `Smooth`, imported on first use because it needs seaborn; `ImportError` without
+    seaborn, `AttributeError` for other names."""
     if name == "Smooth":
         try:
             return importlib.import_module("._seaborn", __name__).Smooth

@@ -33,7 +33,8 @@ class DateColumn(NamedTuple):
         return _shown(self._moment(days))
 
     def set_ticks(self, ax: Axes) -> None:
-        """Sets the ticks of the horizontal axis to dates within its limits."""
+        """Sets the ticks of the horizontal axis to dates within its limits; leaves them as they
+        are if a limit is outside the years 1 to 9999."""
         low, high = ax.get_xlim()
         try:
             ends: Any = self._moment(low), self._moment(high)
@@ -51,8 +52,8 @@ class DateColumn(NamedTuple):
 
 
 def date_column(result: Fit, column: int) -> DateColumn | None:
-    """Returns the name and the first day of an input column of dates; None unless its name ends in
-    a unit such as `(days since 2020-05-01)`."""
+    """Returns the name, without the unit, and the first day of an input column of dates; None
+    unless its name ends in a unit such as `(days since 2020-05-01)`, with a valid date."""
     found = DAYS_SINCE.fullmatch(display_names(result.x_names, result.x.shape[1])[column])
     if found is None:
         return None
@@ -127,7 +128,7 @@ def points(
 
 
 def data(dataset: Dataset, *, ax: Axes | None = None) -> Axes:
-    r"""Observations; for simulated data the true mean $f(x)$ and the area $f(x) \pm 2 s(x)$ too.
+    r"""Observations; if they are known, the true mean $f(x)$ and the area $f(x) \pm 2 s(x)$ too.
 
     ```python
     ak.plot.data(ak.data.load("faithful"))

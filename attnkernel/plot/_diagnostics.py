@@ -40,8 +40,8 @@ def residuals(result: Fit, *, ax: Axes | None = None) -> Axes:
        \pm \hat\sigma(x) $$
 
     in units of y, with $\hat\sigma^2$ of `ak.noise_variance`: for one column two curves, for
-    several a pair of dashes at each row. $\hat\sigma$ is drawn for smoothers with a
-    `variance_smoothers`, such as `KernelRegression`.
+    several a pair of dashes at each row. One column of categories is drawn as several columns are.
+    $\hat\sigma$ is drawn for smoothers with a `variance_smoothers`, such as `KernelRegression`.
 
     ```python
     >>> data = ak.data.load("faithful")
@@ -117,7 +117,7 @@ def effective_count(result: Fit, *, ax: Axes | None = None) -> Axes:
     'effective count of labels'
     ```
 
-    **Arguments:** `result`: one fit of a linear smoother.
+    **Arguments:** `result`: one fit of a linear smoother or a `LocalLikelihood`.
 
     **Raises:** `ValueError` for a batch of fits, for several labels, and for another model.
     """
@@ -178,7 +178,8 @@ def weights(result: Fit, queries: ArrayLike | Sequence[float], *, ax: Axes | Non
     **Arguments:** `result`: one fit with one input column, linear in its labels; `queries`: a
     number or shape (m,), m from 1 to 5, in units of x.
 
-    **Raises:** `ValueError` for several input columns, more queries, or more than 4096 rows.
+    **Raises:** `ValueError` for a batch of fits, several labels per row, several input columns,
+    more queries, or more than 4096 rows.
     """
     require_one(result)
     n, dim = result.x.shape
@@ -253,7 +254,8 @@ def votes(
     - `column`: along the horizontal axis, by number or name; of numbers, not of categories.
     - `k_largest`: how many labels get a disc.
 
-    **Raises:** `ValueError` for several inputs, an unknown column, and as `Fit.votes`.
+    **Raises:** `ValueError` for several inputs, several labels per row, an unknown column or one of
+    categories, and as `Fit.votes`.
     """
     require_one(result)
     count = as_integer("k_largest", k_largest, 1)

@@ -18,9 +18,9 @@ _SHOWN_BELOW_SLIDERS: ContextVar[list[Any] | None] = ContextVar("shown", default
 def show(name: str) -> None:
     """Shows and closes the open figures: in windows, or below the cell of a notebook.
 
-    In a script on a machine without a display, it saves them and prints where: in
-    `results/SCRIPT/NAME.png`, of several figures in `NAME_1.png`, `NAME_2.png` and so on. An older
-    file of that name is replaced.
+    If the backend of matplotlib has no windows, as in a script on a machine without a display, it
+    saves them and prints where: in `results/SCRIPT/NAME.png`, of several figures in `NAME_1.png`,
+    `NAME_2.png` and so on. An older file of that name is replaced.
 
     ```python
     data = ak.data.heteroskedastic(key=jax.random.PRNGKey(0))

@@ -64,8 +64,9 @@ def partial(
       `level`: the coverage. The vertical axis ends at the labels and the fit, also where the band
       is wider.
 
-    **Raises:** `ValueError` for a column or a category that is not there, for the column itself in
-    `at`, and for a band that the model does not have.
+    **Raises:** `ValueError` for a batch of fits, for several labels per row, for a column or a
+    category that is not there, for the column itself in `at`, and for a band that the model does
+    not have.
     """
     require_one(result)
     require_bool("band", band)
@@ -149,7 +150,8 @@ def draw_slice(
 
 
 def held_text(result: Fit, line: Slice) -> str:
-    """Returns the values of the other columns, as in `age = 40, sex = female`."""
+    """Returns the values of the other columns, as in `age = 40, sex = female`: of the first four,
+    then the number of the rest."""
     max_named_columns = 4  # of those held constant, in a legend
     first = list(line.held.items())[:max_named_columns]
     title = ", ".join(f"{_name(result, c)} = {_value_text(result, c, value)}" for c, value in first)
@@ -159,12 +161,14 @@ def held_text(result: Fit, line: Slice) -> str:
 
 
 def _categories_of(result: Fit, column: int) -> tuple[Any, ...] | None:
-    """Returns the categories that pandas gave a column, None if it is numeric."""
+    """Returns the categories that pandas gave a column; None if it gave none, or for a fit to
+    arrays."""
     return None if result.x_categories is None else result.x_categories[column]
 
 
 def _to_code(result: Fit, column: int, value: Any) -> float:
-    """Returns a value of a column as a float: a category as its code, from 0."""
+    """Returns a value of a column as a float: a category of pandas as its code, from 0;
+    `ValueError` for a category that the column does not have."""
     among = _categories_of(result, column)
     if among is None:
         return float(value)

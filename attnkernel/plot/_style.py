@@ -72,7 +72,7 @@ def paper() -> str:
 
 
 def axes(ax: Axes | None) -> Axes:
-    """Returns the axes, or new ones for None."""
+    """Returns the axes, or new ones for None; `ValueError` for anything else."""
     if ax is not None:
         require_instance("ax", ax, Axes, "plt.subplots()[1]")
         return ax
@@ -136,7 +136,8 @@ def category_columns(result: Fit) -> set[int]:
 
 
 def x_label(result: Fit, column: int = 0) -> str:
-    """Returns the name of a column of inputs."""
+    """Returns the name of a column of inputs, `x` or `x1`, `x2`, ... without names; a dollar sign
+    in it starts no formula."""
     return literal(display_names(result.x_names, result.x.shape[1])[column])
 
 

@@ -67,7 +67,10 @@ class Prior(eqx.Module):
 
     @abc.abstractmethod
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
-        """$\\log \\pi(i, j)$ of query i and key j."""
+        """$\\log \\pi(i, j)$ of query i and key j.
+
+        A prior that is or holds a `ScoreFunction` raises `ValueError`.
+        """
 
     def check(self, queries: int, keys: int) -> None:
         """Raises `ValueError` if the prior, or a prior within it, does not fit these numbers of
@@ -112,7 +115,10 @@ class Prior(eqx.Module):
     def pairwise(
         self, i: Int[Array, " queries"], j: Int[Array, " keys"]
     ) -> Float[Array, "queries keys"]:
-        """$\\log \\pi(i, j)$ of all pairs of the given indices."""
+        """$\\log \\pi(i, j)$ of all pairs of the given indices.
+
+        Raises `ValueError` if `log_pair`, or `allows` of a mask, does not return one number.
+        """
 
         def pair(i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
             return _require_scalar(f"{type(self).__name__}.log_pair", self.log_pair(i, j))
@@ -203,6 +209,7 @@ class Product(Prior):
 
     @property
     def is_additive(self) -> bool:  # type: ignore[override]
+        """Whether log-weights are scores plus log π(i, j): no factor holds a `ScoreFunction`."""
         return _is_additive(self.first) and _is_additive(self.second)
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
@@ -217,6 +224,7 @@ class Product(Prior):
 
     @property
     def needs_block_table(self) -> bool:  # type: ignore[override]
+        """Whether a factor needs `Blockwise` to read every pair once, to find empty blocks."""
         return any(getattr(part, "needs_block_table", False) for part in (self.first, self.second))
 
     def as_key_mask(self) -> KeyMask:
@@ -270,6 +278,8 @@ class Mask(Prior):
 
     @property
     def needs_block_table(self) -> bool:  # type: ignore[override]
+        """Whether `Blockwise` must read every pair once to find empty blocks: by default, whether
+        the class does not define `any_allowed`."""
         return type(self).any_allowed is Mask.any_allowed
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
@@ -305,7 +315,7 @@ class Mask(Prior):
         return jnp.where(jax.vmap(over_keys, in_axes=(0, None))(i, j), scores, -jnp.inf)
 
     def _checked_allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        """Returns `allows(i, j)`; `ValueError` unless it is one Boolean."""
+        """Returns `allows(i, j)`; `ValueError` if it has axes. Its dtype is not checked."""
         return _require_scalar(f"{type(self).__name__}.allows", self.allows(i, j))
 
     def __and__(self, other: "Mask") -> "Mask":
@@ -330,6 +340,7 @@ class _Pair(Mask):
 
     @property
     def needs_block_table(self) -> bool:
+        """Whether either mask needs `Blockwise` to read every pair once, to find empty blocks."""
         return self.first.needs_block_table or self.second.needs_block_table
 
 

@@ -143,7 +143,8 @@ class RelativeBias(Prior):
     - `bidirectional`: whether keys after the query have buckets of their own, half of all. If not,
       they have that of distance 0, and are for a mask to hide. Default: yes.
 
-    **Raises:** `ValueError` if there are too few buckets, or an odd number for two directions.
+    **Raises:** `ValueError` for fewer than 4 buckets, an odd number for two directions, a table
+    that is not finite, or a `max_distance` that buckets of one distance each already reach.
 
     **Source:** Raffel et al., *Exploring the limits of transfer learning with a unified
     text-to-text transformer* (2020).
@@ -214,6 +215,8 @@ class BiasTable(Prior):
 
     **Arguments:** `bias`: shape (queries, keys), a parameter to fit; -inf forbids a pair.
 
+    **Raises:** `ValueError` for +inf, NaN, integers and Booleans, or another number of axes.
+
     ```python
     >>> i = jnp.arange(3)
     >>> ak.priors.BiasTable(jnp.array([[0.0, -1.0, -jnp.inf]] * 3)).pairwise(i, i)
@@ -238,7 +241,7 @@ class BiasTable(Prior):
 
 
 class Forget(Prior):
-    r"""Decay by forget gates, causal: the product of the gates of all rows after the key.
+    r"""Causal decay by forget gates: the product of the gates after the key, up to the query's.
 
     $$ \log \pi(i, j) = \sum_{l = j + 1}^{i} \log f_l, \quad j \le i, \qquad
        \pi(i, j) = 0, \quad j > i $$
@@ -251,7 +254,7 @@ class Forget(Prior):
     above 0, it counts as 0. Gates of heads, shape (heads, keys):
     `ak.PerHead(eqx.filter_vmap(ak.priors.Forget)(log_gates))`.
 
-    **Raises:** `ValueError` if a gate is above 1 or none at all.
+    **Raises:** `ValueError` if a gate is above 1 or NaN, or `log_gates` has not one axis.
 
     **Source:** Lin, Nikishin, He and Courville, *Forgetting transformer: softmax attention with a
     forget gate* (2025).
@@ -316,6 +319,8 @@ class KeyWeights(Prior):
 
     **Arguments:** `log_weights`: log r, shape (keys,), a parameter to fit.
 
+    **Raises:** `ValueError` for +inf, NaN, integers and Booleans, or another number of axes.
+
     ```python
     >>> i = jnp.arange(3)
     >>> ak.priors.KeyWeights(jnp.array([0.0, 0.5, -jnp.inf])).pairwise(i, i)
@@ -343,7 +348,8 @@ def _as_log_values(name: str, values: ArrayLike, shape: str, hint: str) -> Float
     """Returns `values`, logarithms that may be -inf, as an array.
 
     Raises `ValueError` for +inf, NaN or another dtype than floating, and unless there is one axis
-    for each name in `shape`, a string such as "(queries, keys)". `hint` ends the error.
+    for each name in `shape`, a string such as "(queries, keys)". `hint` ends the error. Traced
+    values are not checked.
     """
     array = as_real_array(name, values)
     # Booleans and integers are made floats

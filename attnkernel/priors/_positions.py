@@ -92,10 +92,12 @@ class AtPositions(_WithPositions):
 
     @property
     def is_additive(self) -> bool:  # type: ignore[override]
+        """Whether the inner prior adds log π to scores: it holds no `ScoreFunction`."""
         return getattr(self.prior, "stack", self.prior).is_additive
 
     @property
     def needs_block_table(self) -> bool:  # type: ignore[override]
+        """Whether the inner prior has `Blockwise` read every pair once, to find empty blocks."""
         return getattr(self.prior, "needs_block_table", False)
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
@@ -144,10 +146,10 @@ class Segments(_WithPositions, Mask):
         - `queries`: n, the number of queries of each sequence, shape (sequences,), integers.
         - `keys`: of keys, of as many sequences. Default: n.
         - `num_queries`, `num_keys`: the numbers of rows, padding included. Default: the sums, which
-          must then be known outside `jit`.
+          must then be known outside `jit`. Without `keys`, `num_keys` is `num_queries` by default.
 
         **Raises:** `ValueError` if a length is negative, the sum exceeds the number of rows, or
-        the two have different numbers of sequences.
+        the two have different numbers of sequences. Lengths that are traced are not checked.
 
         ```python
         >>> ak.priors.Segments.from_lengths([2, 0, 1], num_queries=4).queries

@@ -72,7 +72,7 @@ class ScoreFunction(Prior):
         self.head = 0 if heads is None else _numbers_of_heads((as_integer("heads", heads, 1),))
 
     def check(self, queries: int, keys: int) -> None:
-        """Raises `ValueError` if the function is of several heads, outside an `ak.PerHead`."""
+        """Raises `ValueError` if it was made with `heads`, and is not in an `ak.PerHead`."""
         if np.ndim(self.head):
             raise ValueError(
                 f"A score function of {np.size(self.head)} heads goes into "

@@ -16,7 +16,7 @@ class Row(NamedTuple):
     """One row, or several along a first axis, as an `Estimator` gets them.
 
     `log_decay`: log α ≤ 0, one number, or one of each channel. `rate`: β. A row that is not valid
-    has the key 0, the value 0, the log-decay 0 and the rate 0.
+    has 0 in every field.
 
     ```python
     row = ak.recurrent.Row(*jnp.ones((3, 2)), log_decay=jnp.zeros(1), rate=jnp.ones(()))

@@ -124,6 +124,8 @@ class RecursiveLeastSquares(Estimator):
         return out, self._centred(state, grams[-1], after.matrix, lost)
 
     def check(self, k: Any, log_decay: Any, rate: Any) -> None:
+        """Raises `ValueError` for decays of channels, negative rates (where values are known), and
+        a ridge whose shape does not fit k."""
         if log_decay is not None and np.shape(log_decay)[-1:] not in ((), (1,)):
             raise ValueError(
                 f"RecursiveLeastSquares discounts rows, and takes one decay per row: log_decay of "
@@ -220,7 +222,10 @@ class RecursiveLeastSquares(Estimator):
         return jnp.where(self._is_empty(grams)[:, None], 0.0, sums + state.value_origin[None])
 
     def _is_empty(self, grams: Float[Array, "rows terms terms"]) -> Array:
-        """Returns for each of `grams` whether its sum of weights is 0, with an intercept."""
+        """Returns for each of `grams` whether its sum of weights, the entry [0, 0], is 0.
+
+        Needs an intercept: else this entry is no sum of weights.
+        """
         return grams[:, 0, 0] <= 0
 
 

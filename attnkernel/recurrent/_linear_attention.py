@@ -67,6 +67,7 @@ class LinearAttention(Estimator):
         require_bool("normalised", self.normalised)
 
     def initial_state(self, dim: int, dim_v: int, dtype: Any = None) -> MatrixState:
+        """The state of no rows: zeros (dim, dim_v); if normalised one more column, the mass."""
         return MatrixState(jnp.zeros((dim, dim_v + self.normalised), dtype))
 
     def update(self, state: MatrixState, row: Row) -> MatrixState:
@@ -160,7 +161,7 @@ def _products_of_halves(
 
 
 def decay_ratios(decay: CumulativeDecay) -> Float[Array, "rows rows"]:
-    r"""Returns $e^{c_i - c_j}$ where j ≤ i, else 0."""
+    r"""Returns $e^{c_i - c_j}$ where j ≤ i, else 0. `decay`: c, one number for each row."""
     lower = np.tri(len(decay.rest), dtype=bool)
     exponents = decay.at(np.s_[:, None]).minus(decay.at(None))
     return jnp.exp(jnp.where(lower, exponents, -jnp.inf))

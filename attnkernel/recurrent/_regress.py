@@ -140,8 +140,11 @@ def _run(
 
 
 def _scan_chunks(estimator: Estimator, is_chunked: bool, state: Any, row: Row) -> tuple[Array, Any]:
-    """Returns the results and the last state of one sequence; derivatives keep the state at the
-    start of each chunk."""
+    """Returns the results and the last state of one sequence.
+
+    If several chunks are scanned, derivatives keep the state at the start of each. If not
+    `is_chunked`, rows are evaluated one after another.
+    """
     rows = row.q.shape[0]
     if rows == 0:
         return row.v, state

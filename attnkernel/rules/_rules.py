@@ -93,10 +93,12 @@ class Rule(eqx.Module):
         scores: Float[Array, "queries keys"],
         threshold: Float[Array, " queries"] | None,
     ) -> Float[Array, "queries keys"]:
-        """Returns the log-weights of all pairs before normalisation.
+        """Returns the log-weights of all pairs: of an entmax those that its threshold gives.
 
-        **Arguments:** `scores`: `scaled_scores(s)` + log π, not s. `threshold`: λ of each query, of
-        a rule that has an `entmax_exponent`.
+        Without a threshold or an `entmax_exponent` they are `scores`, not normalised.
+
+        **Arguments:** `scores`: t = `scaled_scores(s)` + log π, not s. `threshold`: λ of each
+        query, for a rule that has an `entmax_exponent`; else None.
         """
         if threshold is None or self.entmax_exponent is None:
             return scores
@@ -206,6 +208,7 @@ class Softmax(Rule):
 
     @property
     def sink_mass(self) -> float | Float[Array, "..."]:
+        """ε, which is added to the sum of the weights before normalisation; 0 without a sink."""
         if self.sink_mass_parameter is None:
             return jnp.exp(self.log_sink_mass)
         return self.sink_mass_parameter.value
@@ -405,7 +408,10 @@ def threshold_tangent(
 def entmax_threshold(
     scores: Float[Array, "queries keys"], exponent: Exponent
 ) -> Float[Array, " queries"]:
-    """Returns the threshold λ of each row of scores; `exponent`: p = 1 / (α − 1)."""
+    """Returns the threshold λ of each query; 0 for a query without keys.
+
+    `scores`: t = `scaled_scores(s)` + log π, not s. `exponent`: p = 1 / (α − 1).
+    """
     highest = jnp.max(scores, axis=1, initial=-jnp.inf)
     return find_threshold(
         lambda threshold: threshold_sums(scores - threshold[:, None], exponent), highest, exponent

@@ -122,8 +122,9 @@ class KernelEstimator(BaseEstimator):
     def _fit_smoother(self, x: Matrix, y: np.ndarray, sample_weight: Any) -> None:
         """Sets `model_`, `fit_`, `order_` and `lengthscale_` from numeric inputs and labels.
 
-        Sets also `_rows`, the distinct rows, and `_columns`, which columns are active. Gives the
-        warnings of the search.
+        Sets also `_columns`, which columns the kernel uses, and `_rows`, the distinct rows with
+        these columns. `lengthscale_` is not set if the kernel has none. Gives the warnings of the
+        search. Raises `ValueError` for parameters and weights that are not valid.
         """
         is_auto = len(self._orders()) > 1 or self._is_auto(self.per_dimension)
         if not self._is_auto(self.per_dimension):
@@ -262,6 +263,7 @@ class KernelEstimator(BaseEstimator):
         """Returns which columns the kernel uses.
 
         All for a given kernel; those with a finite given lengthscale; else those that vary.
+        `ValueError` if the lengthscale is not positive or has another shape.
         """
         if isinstance(self.kernel, kernels.Kernel):
             return np.ones(x.shape[1], bool)
@@ -280,7 +282,9 @@ class KernelEstimator(BaseEstimator):
     def _starting_kernel(self, x: Matrix) -> kernels.Kernel:
         """Returns the given kernel in float64, or a kernel of the given name.
 
-        Its lengthscale is the given one, else that of Scott's rule, from which a search starts.
+        Its lengthscale is the given one, else that of Scott's rule, from which a search starts. For
+        two rows it is an eighth of their distance. `x`: the distinct inputs, in the columns that
+        the kernel uses. `ValueError` if both a kernel and a lengthscale are given.
         """
         if isinstance(self.kernel, kernels.Kernel):
             if self.lengthscale is not None:
@@ -302,7 +306,10 @@ class KernelEstimator(BaseEstimator):
         return kernel(np.where(lengthscale > 0, lengthscale, 1.0))
 
     def _set_lengthscale(self) -> None:
-        """Sets `lengthscale_`, infinite for inactive columns; deletes it if the kernel has none."""
+        """Sets `lengthscale_`, infinite for columns that the kernel does not use.
+
+        Deletes it if the kernel has none.
+        """
         self.__dict__.pop("lengthscale_", None)
         found = getattr(self.model_.kernel, "lengthscale", None)
         if found is not None:
@@ -314,18 +321,22 @@ class KernelEstimator(BaseEstimator):
             self.lengthscale_ = found if found.ndim else float(found)
 
     def _select_columns(self, x: Matrix) -> Float[np.ndarray, "rows active"]:
-        """Returns the active columns; one column of zeros if there are none."""
+        """Returns the columns of x that the kernel uses (`_active_columns`), or one column of zeros
+        if it uses none."""
         return x[:, self._columns] if self._columns.any() else np.zeros((len(x), 1))
 
     def _read_queries(self, X: Any) -> Matrix:
-        """Returns the active columns of the queries."""
+        """Returns the columns of the queries that the kernel uses (`_select_columns`).
+
+        Raises `NotFittedError` before `fit`, and `ValueError` for queries that are not valid.
+        """
         check_is_fitted(self)
         require_unmasked("X", X)
         checked = validate_data(self, X, reset=False, dtype=np.float64)
         return self._select_columns(np.asarray(checked))
 
     def _predict(self, X: Any) -> tuple[Matrix, np.ndarray]:
-        """Returns the active columns of the queries, and the predictions.
+        """Returns the queries as `_read_queries` gives them, and the predictions.
 
         Gives the warnings of the model, but no `ExtrapolationWarning` if
         `_is_deficient_everywhere`.

@@ -103,7 +103,10 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRegressor":
-        """Fits the lengthscales. `y`: shape (n,) or (n, out); `sample_weight`: (n,), from 0."""
+        """Fits the lengthscales, and returns the estimator itself.
+
+        `y`: shape (n,) or (n, out). `sample_weight`: (n,), none negative and not all 0.
+        """
         require_unmasked("X", X)
         require_unmasked("y", y)  # scikit-learn takes the numbers below a mask
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
@@ -112,7 +115,9 @@ class KernelRegressor(MultiOutputMixin, RegressorMixin, KernelEstimator):
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        r"""Returns predictions, shape (m,) or (m, out); with `return_std` also standard errors.
+        r"""Returns predictions, shape (m,) or (m, out); with `return_std` (predictions, errors).
+
+        The errors are standard errors s, of the same shape.
 
         $$ s(x)^2 = \sum_i L_i(x)^2\, \big( y_i - \hat f_{-i}(x_i) \big)^2,
            \qquad \hat f(x) = \sum_i L_i(x)\, y_i $$
@@ -177,7 +182,10 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     DEFAULT_ORDER: ClassVar[Any] = 0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelClassifier":
-        """Fits the lengthscales. `y`: classes, shape (n,); `sample_weight`: (n,), not negative."""
+        """Fits the lengthscales, and returns the estimator itself.
+
+        `y`: classes, shape (n,). `sample_weight`: (n,), none negative and not all 0.
+        """
         require_unmasked("X", X)
         require_unmasked("y", y)
         X, y = validate_data(self, X, y, dtype=np.float64)
