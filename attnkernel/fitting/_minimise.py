@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from .._core.arrays import as_numpy_if_concrete, is_on_host, namespace_of, to_jax
 from .._core.tracing import stop_gradients
-from ..objectives import GCV, AICc, LeaveOneOut, Sample, name_compared_rows
+from ..objectives import LeaveOneOut, Penalised, Sample, name_compared_rows
 from ._bfgs import Bfgs
 from ._bounds import Box
 from ._fit_warnings import sums_all_pairs
@@ -93,8 +93,8 @@ def prepare_searches(
 ) -> Searches:
     """Returns the searches of a fit: their problem, and the points from which they begin.
 
-    Outside `jit`, a single fit of several parameters has more points than starts. `axes`: as for
-    `minimise`.
+    Outside `jit`, a single fit of several parameters and several starts has more points than
+    starts. Without finite bounds it has one point. `axes`: as for `minimise`.
     """
     params = jax.tree.leaves(eqx.filter(model, options.trainable))
     tolerance = float(min(jnp.finfo(leaf.dtype).eps for leaf in params)) ** 0.6
@@ -108,7 +108,7 @@ def prepare_searches(
     if is_single and (problem.box is None or not problem.box.binds()):  # all starts are the same
         z = take(slice(1), z)
     is_on_line = is_single and data.x.shape[-1] == 1
-    is_on_line &= isinstance(data.objective, AICc | GCV | LeaveOneOut)  # sums of folds are of pairs
+    is_on_line &= isinstance(data.objective, LeaveOneOut | Penalised)  # sums of folds are of pairs
     is_on_line = is_on_line and not sums_all_pairs(model, data.x, data.objective.weights)
     return Searches(problem, options, tolerance, z, axes, is_on_line)
 
@@ -195,7 +195,8 @@ def search_grids(
 ) -> tuple[SearchResult, Bool[np.ndarray, " params"]]:
     """Moves the best end along parameters in which the objective has no slope, by grids.
 
-    Returns the result with that end replaced, and a Boolean per parameter: whether it has none.
+    Returns the result with that end replaced, and a Boolean per parameter: True if the objective
+    has no slope in it. The problem must have a box.
     With several parameters, grids along those and a search along the others alternate until
     nothing is gained.
     """
@@ -248,10 +249,12 @@ def _grid_minimum(
 ) -> tuple[Any, float, Bool[np.ndarray, " params"]]:
     """Minimises the loss over a grid along each flagged parameter, one after the other.
 
+    A parameter keeps its value unless its loss varies over the grid, with zero slope at each point.
+
     `z`: free variables (see `Box`); `which`: the flags, one per parameter.
 
-    **Returns:** free variables; the loss there; which parameters have a loss that varies over
-    their grid with zero slope at all of its points.
+    **Returns:** free variables; the loss there, infinite if all parameters keep their values; a
+    Boolean per parameter, False for one that keeps its value.
     """
     point, without = flat_rows(z, 0).copy(), np.zeros(len(which), bool)
     least = np.inf

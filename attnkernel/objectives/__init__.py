@@ -3,6 +3,7 @@
 from ._criteria import (
     GCV as GCV,
     AICc as AICc,
+    Penalised as Penalised,
     UnbiasedCV as UnbiasedCV,
     at_distinct_inputs,
     merge_equal_rows,
@@ -15,7 +16,6 @@ from ._objective import (
     Objective as Objective,
     Sample as Sample,
     Validation,
-    default_score,
     log_score as log_score,
 )
 from ._validation import (

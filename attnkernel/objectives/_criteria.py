@@ -37,16 +37,34 @@ from ._validation import LeaveOneOut
 
 
 class Penalised(Objective):
-    r"""A function of the residual sum of squares and of the trace of the hat matrix L.
+    r"""A criterion of the residual sum of squares and of the trace of the hat matrix L.
 
     $$ \hat y = L y, \qquad \hat\sigma^2 = \frac{\mathrm{RSS}}{n}, \qquad
        \nu = \operatorname{tr} L = \sum_i L_{ii} $$
 
-    A subclass writes `penalty`. The model must be a `LinearSmoother`. With row
+    To add one, subclass it and write `penalty`; set `is_logarithm` if the criterion is a logarithm
+    and not in units of y². The model must be a `LinearSmoother`. With row
     weights, RSS/n is the weighted mean square, and n counts the rows with positive weight.
+
+    ```python
+    class RiceT(ak.objectives.Penalised):  # infinite from half as many degrees of freedom as rows
+        def penalty(self, mean_square, trace, n):
+            left = 1.0 - 2.0 * trace / n
+            return jnp.where(left > 0, mean_square / jnp.where(left > 0, left, 1.0), jnp.inf)
+
+    data = ak.data.load("mcycle")
+    model = ak.KernelRegression(ak.Gaussian(3.0))
+    fit = ak.fit(model, data.x, data.y, objective=RiceT())
+    assert 1.0 < fit.model.kernel.lengthscale < 2.0  # 1.06 by GCV
+    ```
+
+    **Source:** Rice, *Bandwidth choice for nonparametric regression* (1984), for the example.
     """
 
     can_pad_rows: ClassVar[bool] = True  # n, ν and RSS are those of the rows with weight
+
+    def is_squared_error(self, model: Any) -> bool:
+        return not self.is_logarithm
 
     @abc.abstractmethod
     def penalty(self, mean_square: Scalar, trace: Scalar, n: ArrayLike) -> Scalar:
@@ -55,6 +73,7 @@ class Penalised(Objective):
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
     ) -> Scalar:
+        """Returns the `penalty` of the fit; `ValueError` for a model without a hat matrix."""
         if not isinstance(model, LinearSmoother):
             raise ValueError(
                 f"{type(self).__name__} needs the hat matrix of a linear smoother, such as "
@@ -105,6 +124,8 @@ class AICc(Penalised):
     regression using an improved Akaike information criterion* (1998).
     """
 
+    is_logarithm: ClassVar[bool] = True
+
     def penalty(self, mean_square: Scalar, trace: Scalar, n: ArrayLike) -> Scalar:
         left = 1.0 - (trace + 2.0) / n
         is_finite = (left > 0) & (mean_square > 0)
@@ -142,6 +163,7 @@ class UnbiasedCV(Objective):
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
     ) -> Scalar:
+        """Returns UCV of the points x; y is ignored. `ValueError` for another model or kernel."""
         if not isinstance(model, KernelDensity) or type(model.kernel) is not Gaussian:
             raise ValueError(
                 f"UnbiasedCV is for ak.KernelDensity(ak.Gaussian(...)), whose squares have a known "
@@ -245,6 +267,7 @@ class OfDistinctInputs(Objective):
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
     ) -> Scalar:
+        """Returns the criterion of all rows. `x`: distinct inputs; `y`: mean labels there."""
         weights = self.masked_by_weight(self.counts)
         if self.weights is not None:
             weights = weights * self.weights.astype(weights.dtype)
@@ -283,8 +306,10 @@ def merge_equal_rows(
 def at_distinct_inputs(model: Any, data: Sample) -> Sample:
     """Returns the sample with rows of equal input and equal weight merged into one.
 
-    Its objective is then an `OfDistinctInputs`. Unchanged inside `jit`, and if the criterion has no
-    formula for merged rows. Unchanged too unless 3 to min(n / 2, 4096) rows remain.
+    Its objective is then an `OfDistinctInputs`. Rows are merged only for a `KernelRegression` with
+    a `Softmax` and `can_pad_rows`, and a `Penalised` criterion or `LeaveOneOut` of squared errors.
+    Otherwise the sample is returned unchanged, as it is inside `jit`, and unless 3 to
+    min(n / 2, 4096) rows remain.
     """
     x, y, objective = data
     has_formula = isinstance(objective, Penalised) or (

@@ -179,8 +179,9 @@ class _OutsideBlocks(Mask):
 def as_group_codes(name: str, groups: Any) -> tuple[Int[np.ndarray, " n"], int]:
     """Returns the groups of rows as codes from 0, and the number of groups.
 
-    `name`: of the argument. **Raises:** `ValueError` for a frame of pandas, whose index cannot be
-    matched with that of the data, for a missing group, and for groups that are not one for a row.
+    `name`: the name of the argument in errors. **Raises:** `ValueError` for a frame of pandas,
+    whose index cannot be matched with that of the data, for a traced array, for a missing group,
+    and unless groups are one-dimensional, of numbers or words.
     """
     if is_frame(groups):
         raise ValueError(f"{name} must be an array in the order of the rows: {name}.to_numpy().")

@@ -76,7 +76,10 @@ def default_score(model: Any) -> Callable[[Any, Array], Array]:
 
 
 def _as_row_weights(weights: ArrayLike | None) -> Float[Array, "*fits n"] | None:
-    """Returns the weights as a checked array, or None; `ValueError` for a frame of pandas."""
+    """Returns the weights as a floating or Boolean array, or None if they are None.
+
+    **Raises:** `ValueError` for a frame of pandas, and unless weights are valid (`Objective`).
+    """
     if weights is None:
         return None
     if is_frame(weights):
@@ -112,6 +115,7 @@ class Objective(eqx.Module):
         default=None, kw_only=True, converter=_as_row_weights
     )
     is_stochastic: ClassVar[bool] = False  # whether it draws at random
+    is_logarithm: ClassVar[bool] = False  # whether the criterion is a logarithm, as AICc
     # Whether the criterion ignores rows that have False in `weights`, up to rounding. A fit then
     # pads its rows to a `bucket_size`, so that data sets of similar size share compiled programs.
     can_pad_rows: ClassVar[bool] = False
@@ -121,14 +125,20 @@ class Objective(eqx.Module):
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
     ) -> Scalar:
-        """Returns the criterion, lower is better, of inputs of shape (n, dim) and their labels."""
+        """Returns the criterion, lower is better, of inputs of shape (n, dim) and their labels.
+
+        `key`: for the random numbers of a stochastic objective; others ignore it.
+        """
 
     def check(self, n: int) -> None:
         """Raises `ValueError` if the objective cannot be evaluated on n rows."""
         self.check_row_fields(n)
 
     def check_row_fields(self, n: int) -> None:
-        """Raises `ValueError` unless each of the `row_fields` has one entry for each of n rows."""
+        """Raises `ValueError` unless each of the `row_fields` has one entry for each of n rows.
+
+        Fields that are None are not checked.
+        """
         for name in self.row_fields:
             found = getattr(self, name)
             if found is not None and found.shape[-1:] != (n,):
@@ -147,7 +157,7 @@ class Objective(eqx.Module):
         return eqx.tree_at(where, self, chosen)
 
     def with_weights(self, weights: Array) -> "Objective":
-        """Returns the objective with these row weights."""
+        """Returns the objective with these row weights, which are not checked."""
         where = lambda objective: objective.weights  # noqa: E731
         return eqx.tree_at(where, self, weights, is_leaf=lambda leaf: leaf is None)
 
@@ -158,6 +168,10 @@ class Objective(eqx.Module):
     def masked_by_weight(self, values: Float[Array, " n"]) -> Float[Array, " n"]:
         """Returns the values, 0 in rows of zero weight."""
         return values if self.weights is None else jnp.where(is_positive(self.weights), values, 0.0)
+
+    def is_squared_error(self, model: Any) -> bool:
+        """Whether the criterion of this model is in squared units of the labels. Default: no."""
+        return False
 
     def mean(self, scores: Float[Array, " n"]) -> Scalar:
         """Returns the weighted mean over rows.
@@ -204,7 +218,8 @@ class Sample(NamedTuple):
     def padded(self, model: Any, objectives: int | None = None) -> "Sample":
         """Returns the sample with rows of weight 0 appended, up to a `bucket_size`.
 
-        Unchanged where the model or the objective may read such rows, and inside `jit`.
+        Unchanged unless the model is a `Smoother`, model and objective have `can_pad_rows`, and
+        each array is on a single device. Unchanged too inside `jit` and above 8192 rows.
         `objectives`: the number of objectives that are stacked along the leading axis of the arrays
         of `objective`. None: `objective` is a single one.
         """
@@ -225,7 +240,7 @@ class Sample(NamedTuple):
     def without_weightless_rows(self) -> "Sample":
         """Returns the sample of the rows with positive weight.
 
-        Inside `jit`, where weights are traced, it has all rows.
+        Unchanged if weights are traced, as inside `jit`, or are not one for each row.
         """
         weights = self.objective.weights
         if weights is None or not is_concrete(weights):
@@ -274,6 +289,9 @@ class Validation(Objective):
         """Whether rows with False in `weights` are ignored: by deterministic objectives whose score
         is the default or one of the library's."""
         return not self.is_stochastic and self._has_known_score()
+
+    def is_squared_error(self, model: Any) -> bool:
+        return (default_score(model) if self.score is None else self.score) is squared_error
 
     def row_scores(self, model: Any, predicted: Any, y: Array) -> Float[Array, " n"]:
         """Returns the score of each row; `ValueError` if `score` gives another shape."""

@@ -50,6 +50,7 @@ class _SubsampledLeaveOneOut(Objective):
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
     ) -> Scalar:
+        """Returns leave-one-out of the sample with longer lengthscales, rescaled to n rows."""
         dim = x.shape[1]
         categories = len(model.category_counts(dim)) if isinstance(model, Smoother) else 0
         longer = (self.n / len(x)) ** (1.0 / (dim - categories + 4))
@@ -103,7 +104,8 @@ class FoldValidation(Validation):
 def _polynomial_order(model: Any, data: Sample) -> int:
     """Returns the order of the local polynomials of a model.
 
-    0 for models without them, and inside `jit`: all rows are then compared.
+    0 for models without them or without an `evaluate` of their own, inside `jit`, and for an array
+    on several devices: all rows are then compared.
     """
     order = getattr(getattr(model, "model", model), "order", 0)
     has_support = isinstance(model, Smoother) and type(model).evaluate is not Smoother.evaluate
@@ -189,7 +191,7 @@ class LeaveOneOut(FoldValidation):
 
     def subsample(self, x: Float[Array, "n dim"], y: Array, starts: int) -> Sample | None:
         """Returns leave-one-out of 1024 rows, 512 in one dimension, if there are at least 1024 and
-        several starts; None with weights or a score of the user.
+        several starts; None for fewer, with weights, or with a score of the user.
 
         From 131 072 rows, for any number of starts: leave-one-out of 4000 rows. (In 96 fits to 3000
         rows of one column, one ends more than 0.02 % above the minimum of a search of all rows. If

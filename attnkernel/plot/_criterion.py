@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from .._core.validation import require_choice, require_instance
 from ..fitting import Fit
 from ..kernels import CONVENTIONS, LETTERS, convert_lengthscale
-from ..losses import squared_error
-from ..objectives import GCV, KFold, LeaveOneOut, Objective, Validation, default_score, profile
+from ..objectives import KFold, LeaveOneOut, Objective, Validation, profile
 from ._style import BLUE, ORANGE, axes, paper
 
 
@@ -26,8 +25,10 @@ def criterion(
 
     $$ \ell \mapsto L(\hat f_\ell;\, x, y), \qquad \ell \text{ on a logarithmic axis} $$
 
-    The title names the smallest minimum. Minima are drawn for the objective of the fit only; for
-    another objective the figure is the curve alone.
+    The title names the smallest minimum. If there is none inside the bounds, the smallest value
+    found is drawn. Both are drawn for the objective of the fit only, and if it is deterministic;
+    otherwise the figure is the curve alone. An equal objective counts as another one, unless it is
+    `result.objective` itself.
 
     ```python
     >>> data = ak.data.load("faithful")
@@ -46,12 +47,13 @@ def criterion(
       `kernels.convert_lengthscale`.
 
     **Raises:** `ValueError` for a model with several lengthscales, or a fixed one if
-    `lengthscales` are left out.
+    `lengthscales` are left out; for a stochastic `objective`, and for a convention of another
+    kernel than `Gaussian`.
     """
     require_instance("result", result, Fit, "ak.fit(...)")
     require_choice("convention", convention, CONVENTIONS)
-    if np.ndim(result.model.kernel.lengthscale) != 0:
-        raise ValueError("A criterion is drawn over one lengthscale; this model has several.")
+    if np.ndim(getattr(result.model.kernel, "lengthscale", [0.0])) != 0:
+        raise ValueError("A criterion is drawn over one lengthscale; this model has none or many.")
     own = not result.objective.is_stochastic
     if objective is None:
         objective = result.objective if own else LeaveOneOut()
@@ -86,31 +88,19 @@ def criterion(
             ax.plot(at, loss, **style, label=f"{name}: {letter} = {at:.4g}")
         ax.legend()
     ax.set_xscale("log")
-    unit = " (squared units of y)" if _is_squared(objective, result.model) else ""
+    unit = " (squared units of y)" if objective.is_squared_error(result.model) else ""
     name = _criterion_name(objective, result.model)
     words = {"ℓ": "lengthscale ℓ", "h": f"h of {convention}"}.get(letter, letter)
     ax.set(xlabel=f"{words} (units of x)", ylabel=name + unit)
     return ax
 
 
-def _is_squared(objective: Objective, model: Any) -> bool:
-    """Whether the criterion is in squared units of y."""
-    if not isinstance(objective, Validation):
-        return isinstance(objective, GCV)
-    score = default_score(model) if objective.score is None else objective.score
-    return score is squared_error
-
-
 def _criterion_name(objective: Objective, model: Any) -> str:
     """Returns the name of a criterion in plots: `leave-one-out error`, `5-fold error`, `AICc`."""
     words = type(objective).__name__
-    if isinstance(objective, LeaveOneOut):
-        words = "leave-one-out"
-    elif isinstance(objective, KFold):
-        words = f"{objective.folds}-fold"
     if not isinstance(objective, Validation):
         return words
-    if _is_squared(objective, model):
-        return f"{words} error"
-    has_default = objective.score is None
-    return f"{words} {'deviance' if has_default else 'score'}"
+    if isinstance(objective, LeaveOneOut | KFold):
+        words = f"{objective.folds}-fold" if isinstance(objective, KFold) else "leave-one-out"
+    other = "deviance" if objective.score is None else "score"
+    return f"{words} {'error' if objective.is_squared_error(model) else other}"

@@ -37,13 +37,16 @@ from ..fitting import (
     take,
     unravel_rows,
 )
-from ..objectives import GCV, AICc, KFold, LeaveOneOut, Objective, Sample
+from ..objectives import KFold, LeaveOneOut, Objective, Penalised, Sample
 
 AUTO = "auto"
 
 
 class Candidate(NamedTuple):
-    """A fitted candidate; `is_common`: whether its lengthscales have one factor in common."""
+    """A fitted candidate.
+
+    `is_common`: whether one number is fitted for all lengthscales: their value, or a common factor.
+    """
 
     fit: Fit
     order: int
@@ -52,19 +55,25 @@ class Candidate(NamedTuple):
 
     @property
     def penalised(self) -> float:
-        """The logarithm of the criterion (of AICc itself), plus a penalty on the number of
-        lengthscales; +inf if the logarithm is NaN or infinite."""
+        """The logarithm of the criterion, plus p log(n) / n for n rows and p parameters.
+
+        A criterion with `is_logarithm`, such as AICc, is its own logarithm. Lengthscales that are
+        `is_common` count as one. +inf if the logarithm is NaN or infinite.
+        """
         loss, n = float(self.fit.loss), len(self.fit.x)
         size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(self.fit.model, eqx.is_array)))
         if self.is_common:
             size -= np.size(self.fit.model.kernel.lengthscale) - 1
-        log = loss if isinstance(self.fit.objective, AICc) else float(np.log(loss))
+        log = loss if self.fit.objective.is_logarithm else float(np.log(loss))
         return log + size * np.log(n) / n if np.isfinite(log) else np.inf
 
 
 def require_comparable(objective: Objective) -> None:
-    """Raises `ValueError` unless the logarithm of the objective, or AICc, ranks candidates."""
-    if not isinstance(objective, LeaveOneOut | KFold | GCV | AICc):
+    """Raises `ValueError` unless it is a `LeaveOneOut`, `KFold` or `Penalised` (GCV, AICc).
+
+    "auto" compares candidates by the logarithm of these.
+    """
+    if not isinstance(objective, LeaveOneOut | KFold | Penalised):
         raise ValueError(
             f'"auto" compares criteria by their logarithm: objective must be "leave-one-out", '
             f'"gcv", "aicc" or ak.KFold(k); got {type(objective).__name__}. Try order=0 and '
