@@ -85,8 +85,7 @@ class Fit(eqx.Module):
 
         **Raises:** `ValueError` for a batch of fits, and as `inputs`.
         """
-        if self.loss.ndim:
-            raise ValueError("This is a batch of fits: ask one of them, fit.member(i)(x_new).")
+        self._require_one("(x_new)")
         at = self.inputs(x_new) if is_frame(x_new) else x_new
         out = self.model(at, self.x, self.y, **self.objective.weight_kwargs())
         return jax.tree.map(lambda part: as_pandas(part, x_new, self.y_name), out)
@@ -102,10 +101,7 @@ class Fit(eqx.Module):
 
         **Raises:** `ValueError` for a model that is not linear in its labels, and as the call.
         """
-        if self.loss.ndim:
-            raise ValueError(
-                "This is a batch of fits: ask one of them, fit.member(i).votes(x_new)."
-            )
+        self._require_one(".votes(x_new)")
         if not isinstance(self.model, LinearSmoother):
             raise ValueError(
                 f"Only predictions that are linear in the labels are votes of them; got "
@@ -140,6 +136,8 @@ class Fit(eqx.Module):
         """Returns the fit with names, as those of a `Dataset`, for plots, reports and frames.
 
         `x_categories`: for each column the categories of its codes, None for a numeric column.
+
+        **Raises:** `ValueError` unless there is one name, and one entry, for each column of x.
         """
         dim = self.x.shape[-1]
         if isinstance(x_names, str) or not isinstance(x_names, Sequence) or len(x_names) != dim:
@@ -170,7 +168,7 @@ class Fit(eqx.Module):
         return f"Fit(\n  model={model},\n  loss={shown},\n  objective={self.objective!r}\n)"
 
     def member(self, i: int) -> "Fit":
-        """Returns the i-th of several fits."""
+        """Returns the i-th of several fits; `ValueError` for one fit, `IndexError` out of range."""
         if not self.loss.ndim:
             raise ValueError("This is one fit, not a batch: it has no members.")
         if not -len(self.loss) <= i < len(self.loss):
@@ -190,10 +188,9 @@ class Fit(eqx.Module):
         A list of (model, loss). Two ends count as one minimum if no parameter (of a lengthscale:
         its logarithm) differs by more than `tolerance`. Ends are left out where the objective is
         flat to its precision, or where a Newton step is longer than `tolerance`. With `others`,
-        the minimum at the fitted model is left out too.
+        the minimum at the fitted model is left out too. `ValueError` for a batch of fits.
         """
-        if self.loss.ndim:
-            raise ValueError("This is a batch of fits: ask one of them, fit.member(i).minima().")
+        self._require_one(".minima()")
         found = [(self.model, float(self.loss))] if others else []
         searches, losses = None, np.asarray(self.starts.loss)
         diverged = np.asarray(self.starts.result) == Result.DIVERGED
@@ -210,7 +207,8 @@ class Fit(eqx.Module):
     def _searches(self) -> Searches:
         """Returns the searches of a fit of this model with the default options.
 
-        They share the compiled program of such a fit; the same parameters are trained.
+        They share the compiled program of such a fit. The same parameters are trained if the fit
+        had bounds; else every inexact array.
         """
         bounds = None if self.starts.edges is None else "default"
         options = Options(starts=len(self.starts.loss))
@@ -240,8 +238,15 @@ class Fit(eqx.Module):
         """Returns the names of the parameters of the best start that are on a bound.
 
         Such as `kernel.lengthscale[0]`; named by the column of x, if the fit has names.
+        `ValueError` for a batch of fits.
         """
+        self._require_one(".on_bounds()")
         return [name for name, _ in parameters_on_bounds(self.starts, self.x_names)]
+
+    def _require_one(self, call: str) -> None:
+        """Raises `ValueError` for a batch of fits. `call`: what the user wrote after the fit."""
+        if self.loss.ndim:
+            raise ValueError(f"This is a batch of fits: ask one of them, fit.member(i){call}.")
 
 
 def _entry_on_host(tree: Any, i: int) -> Any:

@@ -24,7 +24,7 @@ from ..models import MeanVarianceRegression
 from ..objectives import permuted_rows
 from ..priors import ExcludeSelf, Mask
 from ._band_table import Bands
-from ._variance import RowVariance, drop_weightless, padded_rows
+from ._variance import RowVariance, drop_weightless, padded_rows, require_smoother_fit
 
 
 def conformal(
@@ -60,7 +60,9 @@ def conformal(
     **Returns:** `Bands`, infinite where there are too few rows for the level, and NaN where no
     label has weight. Their `standard_error` is ŝ.
 
-    **Raises:** `ValueError` for several labels a row, a batch of fits, or a split with weights.
+    **Raises:** `ValueError` for several labels per row, a batch of fits, a
+    `MeanVarianceRegression`, or weights that are traced; for a split without a key, with weights,
+    or of fewer than 6 rows; for `local` with a linear smoother without `variance_smoothers`.
 
     **Source:** Lei, G'Sell, Rinaldo, Tibshirani and Wasserman, *Distribution-free predictive
     inference for regression* (2018); Barber, Candès, Ramdas and Tibshirani, *Predictive inference
@@ -92,6 +94,8 @@ def conformal(
             "Conformal intervals are of models that predict one number, and MeanVarianceRegression "
             "predicts two: fit ak.KernelRegression, and pass local=True."
         )
+    if local:
+        require_smoother_fit(fit)
     if kind == "leave-one-out":
         model, held, prior, n = fit.model, None, ExcludeSelf(), len(fit.x)
         arrays = padded_rows(fit, at)
@@ -131,8 +135,8 @@ def _compute_intervals(
 ) -> tuple[Array, Array, Array, Array]:
     """Returns (centre, spread, lower, upper) at the new inputs `at`; spread is ŝ of `conformal`.
 
-    `rank`: which of the sorted residuals gives the width, counted from 1. The width is infinite if
-    there are fewer residuals. `local`: whether they are divided by a local standard deviation.
+    `rank`: which of the sorted absolute residuals, over ŝ, gives the factor q, counted from 1. q is
+    infinite if there are fewer residuals. `local`: whether ŝ is a local standard deviation; else 1.
 
     `rows`: those of the fit; `held`: the rows whose residuals are sorted, None for `rows`. `prior`:
     hides rows of the fit from the predictions at these rows.

@@ -202,9 +202,10 @@ class MultiheadAttention(HeadsLayer):
         - `prior`: multiplied by the module's own.
         - `positions`, `key_positions`: positions of queries and keys, for rotary angles and the
           module's own prior. Default: 0, 1, 2, ... Where `rotary` has several axes, shape
-          (rows, axes); the module's own prior then counts rows.
+          (rows, axes), without a default; the module's own prior then counts rows.
 
-        **Raises:** `ValueError` if the sizes of arrays are not those of the module.
+        **Raises:** `ValueError` if the sizes of arrays are not those of the module, or dropout
+        acts and `key` is None.
         """
         if deterministic is not None:
             warnings.warn("deterministic= is the older name of inference=.", stacklevel=2)
@@ -263,7 +264,8 @@ class MultiheadAttention(HeadsLayer):
         Its sums have at least float32: in bfloat16 a sum of equal numbers stops growing after a few
         hundred of them.
 
-        **Raises:** `ValueError` if the module has another method, a prior, or heads that differ.
+        **Raises:** `ValueError` if the module has another method, a prior other than `ak.Causal()`,
+        parts that differ by head, or a kernel or rule that `Linear` cannot evaluate.
         """
         method, kernel, rule, prior = self._linear_parts()
         one = jax.ShapeDtypeStruct((1, self.qk_size), jnp.result_type(float))
@@ -292,7 +294,8 @@ class MultiheadAttention(HeadsLayer):
         """Returns the heads of queries, keys and values, and the product of mask and priors.
 
         Heads are projected, then processed by `process_heads`. Queries and keys are normalised
-        before this, and rotated after it. The prior is None if none is given.
+        before this, and rotated after it. The prior is None if none is given. `ValueError` for
+        other shapes.
         """
         query = as_sequence("query", query, self.query_size)
         key_ = as_sequence("key_", key_, self.key_size)
@@ -380,7 +383,8 @@ class MultiheadAttention(HeadsLayer):
         """Returns the arrays `heads`, and a dict of `kernel`, `prior` and `rule`, for `attend`.
 
         Heads become two leading axes: heads of keys, and the query heads that share each of them.
-        Keys and values have size 1 along the second.
+        Keys and values have size 1 along the second. `ValueError` for a `PerHead` of another number
+        of heads.
         """
         kv_heads = heads[1].shape[1]
         groups = (kv_heads, self.num_heads // kv_heads)
@@ -417,8 +421,10 @@ class MultiheadAttention(HeadsLayer):
     def _seen_by(
         self, new: NewRows, cache: KVCache
     ) -> tuple[tuple[Heads, Heads, Heads, Prior], KVCache]:
-        """Returns the queries of new rows, the keys and values that they see, their prior, and the
-        new cache."""
+        """Returns (queries of new rows, keys, values, prior), and the new cache.
+
+        Keys and values are all of `KVCache.append`; the prior hides those that a row does not see.
+        """
         (q, k, v), positions = self._project_rows(new, cache)
         seen, after = cache.append(k, v, count=new.rows, positions=positions)
         own = multiply_priors(self.prior, new.prior)
@@ -428,7 +434,10 @@ class MultiheadAttention(HeadsLayer):
     def _project_rows(
         self, new: NewRows, cache: KVCache | RecurrentCache
     ) -> tuple[tuple[Heads, Heads, Heads], Int[Array, " new"]]:
-        """Returns queries, keys and values of new rows, and the positions of rows for priors."""
+        """Returns queries, keys and values of new rows, and their positions for priors.
+
+        With several axes of `rotary` these are the numbers of the rows in the sequence.
+        """
         x, at = new.x, cache.next_positions(new.x.shape[0])
         axes, numbers = self.rotary.axes if self.rotary else 1, at
         if new.positions is not None or axes > 1:
@@ -439,7 +448,8 @@ class MultiheadAttention(HeadsLayer):
     def _decode_linear(self, new: NewRows, cache: RecurrentCache) -> tuple[Array, RecurrentCache]:
         """Returns the output of new rows by linear attention, and the cache with the valid ones.
 
-        Each row attends to itself and to all rows before. `ValueError` for a mask or a prior.
+        Each row attends to itself and to all rows before. `ValueError` for a mask or a prior in
+        `new`, and for a cache that `recurrent_cache` did not make.
         """
         new.refuse("sums of linear attention hold all rows before, in their order", "mask", "prior")
         require_instance("cache.state", cache.state, LinearState, "attention.recurrent_cache()")
@@ -469,12 +479,13 @@ class MultiheadAttention(HeadsLayer):
     def _linear_parts(self) -> tuple[Linear, Kernel, Rule, Prior]:
         """Returns method, kernel, rule and prior, `Causal()` if the module has none.
 
-        Raises `ValueError` unless the method is `Linear`, and all heads have the same parts.
+        Raises `ValueError` unless the method is `Linear`, the order is 0, and all heads have the
+        same parts.
         """
         parts: Any = (self.method, self.kernel, self.rule, self.prior or Causal())
-        if not all(map(isinstance, parts, (Linear, Kernel, Rule, Prior))):
+        if self.order or not all(map(isinstance, parts, (Linear, Kernel, Rule, Prior))):
             raise ValueError(
-                "A recurrent cache needs linear attention with the same parts for all heads: make "
-                "the module with method=ak.methods.Linear(...), or use cache(capacity)."
+                "A recurrent cache needs linear attention of order 0 with the same parts for all "
+                "heads: give the module method=ak.methods.Linear(...), or use cache(capacity)."
             )
         return parts

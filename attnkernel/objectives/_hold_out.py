@@ -22,7 +22,10 @@ MAX_ROWS_OF_ONE_SORT = 1625  # `jax.random.permutation` sorts r times up to abou
 
 
 def _as_size(size: Any) -> int | Int[Array, "..."]:
-    """Returns a number of rows, or an array of them; `ValueError` unless each is at least 1."""
+    """Returns one number of rows as an `int`, an array or several numbers as an array of JAX.
+
+    **Raises:** `ValueError` unless each is an integer of at least 1; traced values are not checked.
+    """
     if not isinstance(size, jax.Array):
         as_integer_tuple("size", size, 1)
         return int(size) if isinstance(size, int | np.integer) else jnp.asarray(size)
@@ -33,7 +36,7 @@ def _as_size(size: Any) -> int | Int[Array, "..."]:
 
 
 def _require_one(size: Any) -> None:
-    """Raises `ValueError` if there are several sizes."""
+    """Raises `ValueError` if the size has an axis, even of one entry."""
     if np.ndim(size):
         raise ValueError(
             f"size must be one number of rows for one fit; got {np.shape(size)} of them. "
@@ -105,17 +108,24 @@ class HoldOut(Validation):
     def expected(self, permutations: int = 100) -> "ExpectedHoldOut":
         """Returns an `ExpectedHoldOut`: the mean over draws, deterministic, for the search of
         `ak.fit`."""
-        return ExpectedHoldOut(self.size, permutations, score=self.score)
+        return ExpectedHoldOut(self.size, permutations, score=self.score, weights=self.weights)
 
     @property
     def can_pad_rows(self) -> bool:
-        """Whether the score is one of the library's, and random bits of rows do not depend on
-        their number (`jax_threefry_partitionable`; before JAX 0.5 they did)."""
+        """Whether rows with False in `weights` are ignored.
+
+        They are if the score is the default or one of the library's, and random bits of rows do
+        not depend on their number (`jax_threefry_partitionable`; before JAX 0.5 they did).
+        """
         return self._has_known_score() and _bits_ignore_number()
 
     def __call__(
         self, model: Any, x: Inputs, y: Labels, *, key: PRNGKeyArray | None = None
     ) -> Scalar:
+        """Returns the mean score of the rows drawn by `key`.
+
+        **Raises:** `ValueError` without a key, if `size` has an axis, or if h is not below n.
+        """
         if key is None:
             raise ValueError("HoldOut draws rows at random: pass key=jax.random.PRNGKey(0).")
         _require_one(self.size)
@@ -173,8 +183,8 @@ class ExpectedHoldOut(Validation):
         return self._checked(_expected_error, model, x, y)
 
     def scores(self, model: Any, x: Inputs, y: Labels) -> Float[Array, "permutations n"]:
-        """Returns the score of each row in each permutation; NaN of the n mod h rows that are in no
-        block."""
+        """Returns the score of each row in each permutation; NaN for the n mod h rows that are in
+        no block, and for rows of weight 0."""
         return self._checked(_scores_of_permutations, model, x, y)
 
     def _checked(self, function: Callable[..., Array], model: Any, x: Any, y: Any) -> Array:
@@ -186,7 +196,7 @@ class ExpectedHoldOut(Validation):
 
 @eqx.filter_jit
 def _expected_error(of: ExpectedHoldOut, model: Any, x: Inputs, y: Labels) -> Scalar:
-    """Returns the mean over permutations of the mean error of the rows in blocks."""
+    """Returns the mean over permutations of the weighted mean score of the rows in blocks."""
     return jnp.mean(jax.vmap(_weighted_mean)(*_scores_and_weights(of, model, x, y)))
 
 
@@ -249,8 +259,8 @@ def draw_rows(
     without the other rows (with partitionable keys).
 
     The permutation sorts the rows by random bits, so that its first row is where the bits are
-    smallest. Up to `MAX_ROWS_OF_ONE_SORT` rows it sorts once, which takes two thirds of the time
-    of a training step.
+    smallest. For h = 1 and up to `MAX_ROWS_OF_ONE_SORT` rows, which it sorts once, that row is
+    found without the sort. The sort would take two thirds of the time of a training step.
     """
     if is_counted is None:
         is_counted = jnp.ones(n, bool)
@@ -269,8 +279,11 @@ def draw_rows(
 
 
 def permuted_rows(key: PRNGKeyArray, n: int) -> Int[AnyArray, " n"]:
-    """Returns `jax.random.permutation(key, n)`; outside `jit`, by a program that other numbers of
-    rows in the same bucket share."""
+    """Returns `jax.random.permutation(key, n)`.
+
+    Outside `jit` and with `jax_threefry_partitionable` it is a NumPy array, from a program that all
+    n of the same `bucket_size` share.
+    """
     if not (_bits_ignore_number() and is_on_one_device(key)):
         return jax.random.permutation(key, n)
     size = bucket_size(n)

@@ -65,7 +65,8 @@ def fit(
     - `label`: of the curve, in a legend. A legend is drawn if there are bands.
 
     **Raises:** `ValueError` for a batch of fits, for several labels per row, for a single column of
-    categories, and for a band of several columns or labels, or of infinite width.
+    categories, for more than four bands, and for a band of several columns or labels, of infinite
+    width, or not of the mean.
     """
     require_one(result)
     bands = [] if band is None else list(band) if isinstance(band, Sequence) else [band]
@@ -87,7 +88,8 @@ def fit(
         label_inputs(ax, result)
         ax.set_ylabel(y_label(result))
         return ax
-    left_out = result.model(result.x, result.x, result.y, prior=ExcludeSelf())
+    weights = result.objective.weight_kwargs()
+    left_out = result.model(result.x, result.x, result.y, prior=ExcludeSelf(), **weights)
     return draw_left_out(result, left_out, ax)
 
 

@@ -59,8 +59,8 @@ def test_what_only_one_fit_has_is_refused_of_a_batch():
     x, y = map(np.asarray, sample())
     options = {"optimizer": ADAM, "steps": 1, "in_axes": (None, 0, None)}
     many = ak.fit_many(model(), x[None], y[None], objective=ak.LeaveOneOut(), **options)
-    assert_raises(r"fit.member\(i\)", many.minima)
-    assert_raises(r"fit.member\(i\)\(x_new\)", many, x)
+    for call, *arguments in ((many.minima,), (many.on_bounds,), (many, x), (many.votes, x)):
+        assert_raises(r"fit.member\(i\)", call, *arguments)
     with pytest.raises(IndexError, match="1 fits; got member 1"):
         many.member(1)
     assert_raises("members", many.member(0).member, 0)

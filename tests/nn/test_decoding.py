@@ -407,6 +407,7 @@ def test_invalid_arguments_are_refused(as_users_run_it):
         (lambda: step(count=4), r"count must be .* 0 to 3.*got 4"),
         (lambda: step(mask=np.ones((3, 2), bool)), r"mask .*\(3, 3\)"),
         (lambda: step(positions=[0, 1]), r"positions .*\(3,\); got \(2,"),
+        (attention(2, 6, order=1, method=ak.methods.Linear(), **ELU).recurrent_cache, "of order 0"),
         (lambda: heads().step(X, None), "cache must be a KVCache or RecurrentCache"),
         (lambda: latent().step(X, ak.nn.RecurrentCache(X)), "cache must be a KVCache"),
         (lambda: latent().step(X, heads().cache(9)), r"keys of shape \(3, 2, 2\); got \(3, 1, 3\)"),

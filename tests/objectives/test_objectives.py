@@ -66,11 +66,8 @@ def test_expected_hold_out_is_the_mean_over_blocks_of_fixed_permutations(x64):
         seen = pairs * is_seen * weights
         errors = (y - seen @ y / np.sum(seen, axis=1)) ** 2
         losses.append(np.average(errors[some], weights=weights[some]))
-    objectives = (
-        expected.with_weights(jax.device_put(weights)),
-        ak.HoldOut(1).expected(2),
-        ak.LeaveOneOut(),
-    )
+    weighted = ak.HoldOut(5).with_weights(jax.device_put(weights)).expected(3)
+    objectives = weighted, ak.HoldOut(1).expected(2), ak.LeaveOneOut()
     found = jax.jit(lambda: [objective(model(), *data) for objective in objectives])()
     np.testing.assert_allclose(found[0], np.mean(losses), rtol=1e-10)
     np.testing.assert_allclose(found[1], found[2], rtol=1e-12)

@@ -68,10 +68,11 @@ def test_fit_of_two_inputs_shows_predicted_against_observed(fitted, ax):
     rng = np.random.default_rng(0)
     x, y = on_device(rng.normal(size=(12, 2)), rng.normal(size=12))
     model = ak.KernelRegression(ak.Gaussian(1.0))
-    result = dataclasses.replace(fitted, model=model, x=x, y=y)
+    objective = ak.LeaveOneOut(weights=jax.device_put(np.arange(1.0, 13.0)))
+    result = dataclasses.replace(fitted, model=model, x=x, y=y, objective=objective)
     ak.plot.fit(result, ax=ax)
     predicted, observed = lines(ax)["observations"].get_data()
-    expected = result.model(x, x, y, prior=ak.priors.ExcludeSelf())
+    expected = model(x, x, y, prior=ak.priors.ExcludeSelf(), weights=objective.weights)
     np.testing.assert_allclose(predicted, expected, rtol=1e-5)
     np.testing.assert_array_equal(observed, result.y)
     assert ax.get_xlabel() == "leave-one-out prediction"
@@ -154,12 +155,13 @@ def test_what_cannot_be_drawn_is_refused(fitted, fit_with_category, ax, monkeypa
     x, y = on_device(np.arange(12.0).reshape(6, 2), np.arange(6.0))
     model = ak.KernelRegression(ak.Gaussian(np.ones(2)))
     several = dataclasses.replace(fitted, model=model, x=x, y=y)
-    kernel = ak.kernels.RationalQuadratic(ak.fixed(0.3))
-    fixed = dataclasses.replace(fitted, model=ak.KernelRegression(kernel))
+    kernels = ak.kernels.RationalQuadratic(ak.fixed(0.3)), ak.DotProduct()
+    fixed, dots = (dataclasses.replace(fitted, model=ak.KernelRegression(k)) for k in kernels)
     zero, square = np.zeros(2), np.zeros((2, 2))
     infinite = bands_between(zero - np.inf, zero + np.inf, zero)
     for message, draw, *arguments in (
         ("one lengthscale", ak.plot.criterion, several),
+        ("one lengthscale", ak.plot.criterion, dots),
         (r"lengthscale is fixed.*pass lengthscales=", ak.plot.criterion, fixed),
         (r"fit\.member\(i\)", ak.plot.fit, dataclasses.replace(fitted, loss=y)),
         (r"infinite.*rows", ak.plot.fit, fitted, infinite),
