@@ -46,7 +46,8 @@ class Parameter(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def value(self) -> float | Float[Array, "..."]: ...
+    def value(self) -> float | Float[Array, "..."]:
+        """The number or numbers in natural units."""
 
     @property
     @abc.abstractmethod

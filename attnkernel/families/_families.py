@@ -83,8 +83,8 @@ class Family(eqx.Module):
         """The nearest mean whose link is finite and whose variance is not 0 to rounding."""
 
     def score_and_curvature(self, y: Numbers, eta: Numbers) -> tuple[Numbers, Numbers]:
-        r"""$\partial \ell / \partial \eta$ and $-\partial^2 \ell / \partial \eta^2$: what the label
-        adds to the gradient and to the Hessian of a Newton step. Default: by differentiation."""
+        r"""Returns $\partial \ell / \partial \eta$ and $-\partial^2 \ell / \partial \eta^2$ of the
+        log-likelihood ℓ of each label. Default: by automatic differentiation."""
         score = lambda eta: jax.jvp(  # noqa: E731
             lambda eta: self.log_likelihood(y, eta), (eta,), (jnp.ones_like(eta),)
         )[1]

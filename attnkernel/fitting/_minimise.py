@@ -114,10 +114,12 @@ def prepare_searches(
 
 
 def loss_at(model: Any, data: Sample, options: Options) -> float:
-    """Returns the objective at a model, by the compiled program of its search; infinite if it or
-    its gradient is not finite.
+    """Returns the objective at the parameters of a model; infinite if it or its gradient is not
+    finite.
 
-    Parameters are first moved to at least 1 % of the half-width inside their bounds (`Box.free`).
+    No search is run, but the compiled step of a search evaluates the objective, so that nothing
+    else is compiled. Parameters outside their bounds, or within 1 % of the half-width of one, are
+    first moved inside (`Box.free`).
     """
     searches = prepare_searches(model, data, options)
     return float(searches.losses_and_gradients(flat_rows(searches.z)[:1])[0][0])

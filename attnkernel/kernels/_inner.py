@@ -205,7 +205,7 @@ class CosineSimilarity(Embedded):
 
     @property
     def scale(self) -> float | Float[Array, "..."] | None:
-        """The factor c of the cosine; never None."""
+        """The factor c of the cosine in log K; a number or an array, never None."""
         return self.product.scale
 
     def embed(self, q: BatchOfQueries, k: BatchOfKeys) -> tuple[Kernel, Array, Array]:

@@ -134,7 +134,10 @@ class Blockwise(Method):
     def row_maximum(
         self, q: Queries, k: Keys, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> Float[Array, " queries"]:
-        """The highest log-weight before normalisation of each query. `rule`: not an `Entmax`."""
+        """The highest log-weight before normalisation of each query, log π included.
+
+        -inf for a query that sees no key. `rule`: not an `Entmax`.
+        """
         task = Task(kernel, prior, rule, len(q), len(k), q.shape[1], 0, q.dtype)
         sizes = self._block_sizes(task)[0]
         parts = kernel, tabulate_blocks(prior, len(q), len(k), sizes), rule

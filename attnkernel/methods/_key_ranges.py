@@ -100,10 +100,11 @@ def _seen_keys(task: Task, blocks: list[tuple[int, int]]) -> list[range] | None:
 def sum_loops(
     q: Queries, k: Keys, v: Values, parts: Parts, loops: list[Loop], precision: str | None
 ) -> SoftmaxState:
-    """Returns the state of all keys, for every query, without the sink of the rule. Derivatives
-    recompute the blocks.
+    """Returns the `SoftmaxState` of every query over the keys that it may see, without the sink.
 
-    `parts`: the kernel, prior and rule. `precision`: as of `Dense`.
+    Blocks are not stored for the backward pass, but recomputed. `parts`: the kernel, prior and
+    rule. `loops`: the blocks of queries and their ranges of keys, from `loops_over_blocks`.
+    `precision`: of the matrix products, as in `Dense`.
     """
 
     def state(q: Array, columns: list[Array], i: Array, j: Array) -> SoftmaxState:

@@ -64,6 +64,7 @@ class Penalised(Objective):
     can_pad_rows: ClassVar[bool] = True  # n, ν and RSS are those of the rows with weight
 
     def is_squared_error(self, model: Any) -> bool:
+        """Whether the criterion is in squared units of the labels: unless it is a logarithm."""
         return not self.is_logarithm
 
     @abc.abstractmethod

@@ -253,7 +253,7 @@ def _weighted_mean(scores: Float[Array, " n"], weights: Array) -> Scalar:
 def draw_rows(
     key: PRNGKeyArray, n: int, h: int, is_counted: Bool[Array, " n"] | None = None
 ) -> Int[Array, " h"]:
-    """Returns the first h entries of `jax.random.permutation(key, n)`.
+    """Returns h random rows without repetition: the first of `jax.random.permutation(key, n)`.
 
     With `is_counted` the rows with True come first. They are in the order that they would have
     without the other rows (with partitionable keys).

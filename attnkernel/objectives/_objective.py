@@ -291,6 +291,10 @@ class Validation(Objective):
         return not self.is_stochastic and self._has_known_score()
 
     def is_squared_error(self, model: Any) -> bool:
+        """Whether the score is `squared_error`: the given one, or else the default of this model.
+
+        False for a score of the user's own.
+        """
         return (default_score(model) if self.score is None else self.score) is squared_error
 
     def row_scores(self, model: Any, predicted: Any, y: Array) -> Float[Array, " n"]:

@@ -143,8 +143,12 @@ def band_label(band: Bands) -> str:
 
 
 def _require_drawable(result: Fit, bands: list[Bands]) -> None:
-    """Raises `ValueError` for a single column of categories, and unless there are at most four
-    bands, each of the mean, finite, and of one column and one label."""
+    """Raises `ValueError` if x is one column of categories, or if bands are given and x has several
+    columns.
+
+    Also raises for more than four bands, and for a band that is infinite, not of the mean, or not
+    of one column and one label.
+    """
     dim = result.x.shape[1]
     if dim == 1 and category_columns(result):
         raise ValueError(

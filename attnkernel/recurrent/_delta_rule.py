@@ -64,7 +64,10 @@ class DeltaRule(Estimator):
         return decayed_sums(state, rows, precise_matmul(inverse, rate * errors))
 
     def check(self, k: Any, log_decay: Any, rate: Any) -> None:
-        """Raises `ValueError` without a rate, and for known values unless 0 ≤ β‖k‖² ≤ 2."""
+        """Raises `ValueError` if `rate`, β, is None, or a row breaks 0 ≤ β‖k‖² ≤ 2, up to rounding.
+
+        Traced values are not checked, nor is `log_decay`.
+        """
         if rate is None:
             raise ValueError(
                 "DeltaRule needs rate=, the step β of each row, such as 0.5 / jnp.sum(k**2, -1); "
