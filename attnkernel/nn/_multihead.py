@@ -485,7 +485,7 @@ class MultiheadAttention(HeadsLayer):
         parts: Any = (self.method, self.kernel, self.rule, self.prior or Causal())
         if self.order or not all(map(isinstance, parts, (Linear, Kernel, Rule, Prior))):
             raise ValueError(
-                "A recurrent cache needs linear attention of order 0 with the same parts for all "
-                "heads: give the module method=ak.methods.Linear(...), or use cache(capacity)."
+                "A recurrent cache needs linear attention of order 0, equal parts for all heads: "
+                "make the module with method=ak.methods.Linear(...), or use cache(capacity)."
             )
         return parts
