@@ -20,11 +20,11 @@ from .._core.validation import (
 )
 from ..attention import jit_if_pure
 from ..fitting import Fit, fit as fit_model
-from ..models import MeanVarianceRegression
+from ..models import LinearSmoother, MeanVarianceRegression
 from ..objectives import permuted_rows
 from ..priors import ExcludeSelf, Mask
 from ._band_table import Bands
-from ._variance import RowVariance, drop_weightless, padded_rows, require_smoother_fit
+from ._variance import RowVariance, drop_weightless, padded_rows
 
 
 def conformal(
@@ -62,7 +62,8 @@ def conformal(
 
     **Raises:** `ValueError` for several labels per row, a batch of fits, a
     `MeanVarianceRegression`, or weights that are traced; for a split without a key, with weights,
-    or of fewer than 6 rows; for `local` with a linear smoother without `variance_smoothers`.
+    or of fewer than 6 rows; for `local` with another model than a linear
+    smoother with `variance_smoothers`.
 
     **Source:** Lei, G'Sell, Rinaldo, Tibshirani and Wasserman, *Distribution-free predictive
     inference for regression* (2018); Barber, Candès, Ramdas and Tibshirani, *Predictive inference
@@ -94,8 +95,8 @@ def conformal(
             "Conformal intervals are of models that predict one number, and MeanVarianceRegression "
             "predicts two: fit ak.KernelRegression, and pass local=True."
         )
-    if local:
-        require_smoother_fit(fit)
+    if local and not isinstance(fit.model, LinearSmoother):
+        raise ValueError(f"Leave local out: a {type(fit.model).__name__} is no linear smoother.")
     if kind == "leave-one-out":
         model, held, prior, n = fit.model, None, ExcludeSelf(), len(fit.x)
         arrays = padded_rows(fit, at)
