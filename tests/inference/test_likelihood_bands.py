@@ -152,6 +152,7 @@ def test_noise_that_a_model_does_not_have_is_refused(x64):
     linear = known_fit(ak.KernelRegression(ak.Gaussian(0.5)), *sample("gamma"))
     assert_raises("linear smoother", ak.noise_variance, fitted("gamma"), AT)
     assert_raises("linear smoother", ak.conformal, fitted("gamma"), AT, local=True)
+    assert np.all(np.isfinite(ak.conformal(fitted("gamma"), AT, level=0.5).upper))
     x, y = sample("gamma")
     several = known_fit(ak.LocalLikelihood(ak.Gaussian(0.5), family=ak.Gamma()), x, np.c_[y, y])
     assert_raises("one label per row", ak.degrees_of_freedom, several)

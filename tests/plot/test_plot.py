@@ -95,11 +95,11 @@ def test_criterion_of_another_objective_has_no_mark(fitted, ax):
     x, y = np.asarray(fitted.x, float), np.asarray(fitted.y, float)
     hat = local_polynomial(x, x, 0.5)
     n, trace = len(y), np.trace(hat)
-    penalty = (1 + trace / n) / (1 - (trace + 2) / n)
-    expected = np.log(np.mean((y - hat @ y) ** 2)) + penalty
+    expected = np.log(np.mean((y - hat @ y) ** 2)) + (1 + trace / n) / (1 - (trace + 2) / n)
     assert curve.get_ydata()[4] == pytest.approx(expected, rel=1e-3)  # at 0.5
-    assert ax.get_ylabel() == "AICc"
-    assert not ax.get_title()
+    assert (ax.get_ylabel(), ax.get_title()) == ("AICc", "")
+    ak.plot.criterion(fitted, np.array([0.1, 0.2]), objective=ak.GCV(), ax=ax)
+    assert ax.get_ylabel() == "GCV (squared units of y)"
 
 
 def test_convention_of_the_lengthscale_rescales_the_axis_of_the_criterion(fitted, ax):

@@ -86,8 +86,6 @@ def test_the_minimum_on_a_line_is_that_of_its_profile(x64, is_inside):
 
 def test_auto_compares_criteria_with_a_logarithm():
     class Shifted(ak.objectives.Objective):
-        is_stochastic = False
-
         def __call__(self, model, x, y, *, key=None):
             return ak.LeaveOneOut()(model, x, y) - 100.0
 
