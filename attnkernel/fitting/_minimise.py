@@ -211,8 +211,7 @@ def search_grids(
     best = int(np.argmin(loss))
     state, loss = take(best, end), loss[best]
     silent = searches._replace(options=searches.options._replace(callback=None))
-    max_rounds = 4  # of a grid along some parameters and a search along the others
-    for _ in range(max_rounds):
+    for _ in range(4):  # at most so often a grid along some parameters, a search along the others
         z, least, without_slope = _grid_minimum(state.z, without_slope, searches)
         if not least < loss:
             break
@@ -258,22 +257,28 @@ def _grid_minimum(
     **Returns:** free variables; the loss there, infinite if all parameters keep their values; a
     Boolean per parameter, False for one that keeps its value.
     """
-    point, without = flat_rows(z, 0).copy(), np.zeros(len(which), bool)
-    least = np.inf
-    grid_levels = 256  # over the whole box, evenly in the parameter (a lengthscale: its logarithm)
-    levels = np.linspace(-1.0, 1.0, grid_levels)
+    point, without, least = flat_rows(z, 0).copy(), np.zeros(len(which), bool), np.inf
+    # over the whole box, evenly in the parameter (a lengthscale: its logarithm)
+    levels = np.linspace(-1.0, 1.0, 256)
     refined_levels = 8  # the best levels, around which the grid is refined
     refinement = 16  # finer levels on each side
+
+    def along(j: int, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Losses and gradients with parameter j at levels from −1, its lower bound, to 1."""
+        points = np.tile(point, (len(levels), 1))
+        points[:, j] = np.arcsin(levels)
+        return searches.losses_and_gradients(points)
+
     for j in map(int, np.flatnonzero(which)):
-        values, slopes = _loss_along_parameter(point, j, levels, searches)
-        without[j] = np.all(slopes == 0) and len(np.unique(values[np.isfinite(values)])) > 1
+        values, slopes = along(j, levels)
+        without[j] = np.all(slopes[:, j] == 0) and len(np.unique(values[np.isfinite(values)])) > 1
         if not without[j]:
             continue
         best = np.argsort(values)[:refined_levels]
         step = levels[1] - levels[0]
         finer = levels[best][:, None] + step * np.linspace(-1.0, 1.0, 2 * refinement + 1)
         finer = np.clip(np.unique(finer), -1.0, 1.0)
-        found, _ = _loss_along_parameter(point, j, finer, searches)
+        found, _ = along(j, finer)
         values, places = np.append(values, found), np.append(levels, finer)
         order = np.argsort(places)
         values, places = values[order], places[order]
@@ -285,17 +290,3 @@ def _grid_minimum(
         point[j] = np.arcsin(0.5 * (places[first[run]] + places[last[run]]))
         least = float(np.min(values))
     return take(0, unravel_rows(point[None], z)), least, without
-
-
-def _loss_along_parameter(
-    point: np.ndarray, j: int, levels: np.ndarray, searches: Searches
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the losses and the derivatives by parameter j along a line, each of shape (levels,).
-
-    `point`: free variables, shape (params,), of which the j-th is replaced; `levels`: its places
-    between the bounds, −1 the lower and 1 the upper.
-    """
-    points = np.broadcast_to(point, (len(levels), len(point))).copy()
-    points[:, j] = np.arcsin(levels)
-    values, slopes = searches.losses_and_gradients(points)
-    return values, slopes[:, j]

@@ -27,13 +27,15 @@ Ends are compared on the same rows (`compare_determined_rows`). The criterion of
 rough: its slope jumps where a row leaves a window.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._core.arrays import as_numpy_if_concrete
 from .._core.compilation import SMALL_PROGRAM_OPTIONS, can_use_options
@@ -99,6 +101,19 @@ _advance_small = eqx.filter_jit(
 )
 
 
+def _value_and_gradient(loss: Callable[[PyTree], Array], z: PyTree) -> tuple[Array, PyTree]:
+    """Returns the loss and its gradient, in one parameter by forward differentiation.
+
+    CPU s, reverse → forward, first call and warm, leave-one-out of order 1 in float64, 13 000 rows
+    of one column: Gaussian 18.8 → 12.6 and 1.45 → 0.54, Laplace 29 → 21 and 21 → 13, Epanechnikov
+    244 → 154 and 241 → 146; 300 rows the same. In two parameters the times are the same.
+    """
+    if sum(leaf.size for leaf in jax.tree.leaves(z)) != 1:
+        return jax.value_and_grad(loss)(z)
+    found, slope = jax.jvp(loss, (z,), (jax.tree.map(jnp.ones_like, z),))
+    return found, jax.tree.map(partial(jnp.full_like, fill_value=slope), z)
+
+
 def _scan_steps(
     state: Bfgs, problem: Problem, tolerance: float, record: Record | None, steps: int
 ) -> tuple[Bfgs, History]:
@@ -113,8 +128,7 @@ def _scan_steps(
         return history | {"loss": state.loss.astype(dtype)}
 
     def evaluate(state: Bfgs) -> Bfgs:
-        found, slope = jax.value_and_grad(problem.loss)(state.trial())
-        return state.update(found, slope, tolerance)
+        return state.update(*_value_and_gradient(problem.loss, state.trial()), tolerance)
 
     def step(state: Bfgs, _: None) -> tuple[Bfgs, History]:
         state = jax.lax.cond(state.is_stopped(), lambda state: state, evaluate, state)
