@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -123,7 +123,10 @@ class Column:
                     f"Column {self.name!r} holds another word in each of its {len(values)} rows, "
                     f"such as a name: rows of a category are averaged. Leave it out of x."
                 )
-            order = range(len(words)) if self.is_ordered else _sorted_order(words)
+            order, numbers = range(len(words)), [_to_number(word, ".") for word in words]
+            if not self.is_ordered:  # by value if all are numbers, else alphabetically
+                is_number = all(map(math.isfinite, numbers))
+                order = sorted(order, key=(numbers if is_number else words).__getitem__)
             code = np.empty(len(words))
             code[list(order)] = np.arange(len(words))
             values[:] = code[values.astype(int)]
@@ -284,10 +287,3 @@ def _date_format(cell: str) -> str | None:
 def _shown(cell: str) -> str:
     """Returns a cell as errors quote it."""
     return repr(cell) if cell else "an empty cell"
-
-
-def _sorted_order(words: Sequence[str]) -> list[int]:
-    """Returns the indices that sort the words: by value if all are numbers, else alphabetically."""
-    values = [_to_number(word, ".") for word in words]
-    by: Any = values.__getitem__ if all(map(math.isfinite, values)) else words.__getitem__
-    return sorted(range(len(words)), key=by)

@@ -3,7 +3,6 @@
 import codecs
 import csv
 import gzip
-import io
 import itertools
 import re
 import zlib
@@ -58,8 +57,15 @@ def _read_lines(path: Path, encoding: str) -> Iterator[str]:
         if path.suffix in READERS and path.exists():
             yield from _read_by_pandas(path)
             return
-        _require_text(path)
-        with _open_text(path, encoding) as file:
+        with path.open("rb") as file:
+            first = file.read(4)
+        for start, (kind, advice) in SIGNATURES.items():
+            if first.startswith(start) and not (path.suffix == ".gz" and kind.endswith("gzip")):
+                raise RefusedFileError(f"{path} is {kind}, not CSV: {advice}, or save it as CSV.")
+        # a byte-order mark of UTF-8 is skipped
+        skipping = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding=skipping, newline="") as file:
             number = 0
             while line := file.readline(MAX_LINE_CHARACTERS):
                 number += 1
@@ -93,23 +99,6 @@ SIGNATURES = {
     b"\x1f\x8b": ("compressed by gzip", "name it NAME.csv.gz"),
     b"%PDF": ("a PDF", "copy its table into a spreadsheet"),
 }
-
-
-def _require_text(path: Path) -> None:
-    """Raises `RefusedFileError` for a file of a known other format, by its first bytes."""
-    with path.open("rb") as file:
-        first = file.read(4)
-    for start, (kind, advice) in SIGNATURES.items():
-        if first.startswith(start) and not (path.suffix == ".gz" and kind.endswith("gzip")):
-            raise RefusedFileError(f"{path} is {kind}, not CSV: {advice}, or save it as CSV.")
-
-
-def _open_text(path: Path, encoding: str) -> io.TextIOBase:
-    """Returns a file opened for reading text. A `.gz` file is decompressed, and a byte-order mark
-    of UTF-8 is skipped."""
-    encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
-    opened = gzip.open if path.suffix == ".gz" else open
-    return opened(path, "rt", encoding=encoding, newline="")
 
 
 def _read_by_pandas(path: Path) -> Iterator[str]:

@@ -102,7 +102,12 @@ def parameters_on_bounds(starts: Starts, x_names: Names | None) -> list[tuple[st
     best = find_best_start(starts)
     for path, leaf in jax.tree_util.tree_leaves_with_path(starts.edges):
         sides = np.asarray(leaf)[best]
-        names = _columns_of_parameter(starts.end, path, x_names or ())
+        names, part = x_names or (), starts.end
+        for key in path:  # each `OnColumns` on the way selects columns
+            columns = part.columns if isinstance(part, OnColumns) and names else None
+            names = names if columns is None else tuple(names[int(c)] for c in columns)
+            place = getattr(key, "idx", getattr(key, "key", None))  # in a sequence or dictionary
+            part = getattr(part, key.name) if place is None else part[place]  # pyright: ignore
         has_column = len(x_names or ()) > 1 and (
             sides.shape == (len(names),) or (sides.shape, len(names)) == ((), 1)
         )
@@ -111,27 +116,6 @@ def parameters_on_bounds(starts: Starts, x_names: Names | None) -> list[tuple[st
             place = f" of {names[column]}" if has_column else f"{list(map(int, at)) or ''}"
             found.append((f"{_parameter_name(path)}{place}", int(sides[tuple(at)])))
     return found
-
-
-def _columns_of_parameter(model: Any, path: Any, names: Names) -> Names:
-    """Returns the names of the columns of x that the kernel of a parameter sees.
-
-    `path`: the JAX key path from the model to the parameter; each `OnColumns` on it selects
-    columns. `names`: those of all columns of x.
-    """
-    for key in path:
-        columns = model.columns if isinstance(model, OnColumns) and names else None
-        names = names if columns is None else tuple(names[int(column)] for column in columns)
-        model = _child(model, key)
-    return names
-
-
-def _child(node: Any, key: Any) -> Any:
-    """Returns the part of a tree at a key of a JAX key path: a field, or an entry of a sequence or
-    dictionary."""
-    if hasattr(key, "name"):
-        return getattr(node, key.name)
-    return node[key.idx if hasattr(key, "idx") else key.key]
 
 
 def _parameter_name(path: Any) -> str:

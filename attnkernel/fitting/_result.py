@@ -191,13 +191,15 @@ class Fit(eqx.Module):
         the minimum at the fitted model is left out too. `ValueError` for a batch of fits.
         """
         self._require_one(".minima()")
+        as_stored = lambda model: flat_rows(eqx.filter(model, eqx.is_inexact_array), 0)  # noqa: E731
         found = [(self.model, float(self.loss))] if others else []
         searches, losses = None, np.asarray(self.starts.loss)
         diverged = np.asarray(self.starts.result) == Result.DIVERGED
         outside = np.asarray(self.starts.at_bound) | diverged
         for i in np.argsort(losses):
             model = _entry_on_host(self.starts.end, int(i))
-            if outside[i] or any(_distance(model, other) <= tolerance for other, _ in found):
+            away = [np.abs(as_stored(model) - as_stored(other)) for other, _ in found]
+            if outside[i] or any(np.max(of) <= tolerance for of in away):
                 continue
             searches = searches or self._searches()
             if searches.has_minimum(eqx.filter(model, searches.options.trainable), tolerance):
@@ -252,10 +254,3 @@ class Fit(eqx.Module):
 def _entry_on_host(tree: Any, i: int) -> Any:
     """Returns entry i along the leading axis of every array of a tree; compiles nothing."""
     return jax.tree.map(lambda leaf: index_on_host(leaf, i) if eqx.is_array(leaf) else leaf, tree)
-
-
-def _distance(model: Any, other: Any) -> float:
-    """Returns the largest absolute difference between the parameters of two models, as stored: of
-    a lengthscale, the logarithm."""
-    ends = (flat_rows(eqx.filter(each, eqx.is_inexact_array), 0) for each in (model, other))
-    return float(np.max(np.abs(np.subtract(*ends))))

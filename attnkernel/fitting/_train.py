@@ -132,12 +132,8 @@ def _train_in_chunks(
                 )
             if options.callback is not None:
                 options.callback(done, kept.history)
-    return run_chunks(advance, state, options, _have_all_diverged, done, histories, save)
-
-
-def _have_all_diverged(state: Training) -> bool:
-    """Whether every training has met a loss or gradient that is not finite."""
-    return bool(np.all(np.asarray(state.diverged)))
+    is_finished = lambda state: bool(np.all(np.asarray(state.diverged)))  # noqa: E731
+    return run_chunks(advance, state, options, is_finished, done, histories, save)
 
 
 def train_step(

@@ -79,20 +79,15 @@ class Categorical(Kernel):
 
     def log_pair(self, q: Float[Array, " dim"], k: Float[Array, " dim"]) -> Float[Array, ""]:
         self._require_parameter_shape(len(q))
-        shares, rests = (
-            jnp.broadcast_to(log, q.shape).astype(q.dtype) for log in self._log_bandwidth_shares()
-        )
+        if isinstance(self.bandwidth_parameter, Between):
+            logs = self.bandwidth_parameter.log_shares()
+        else:
+            share = jnp.asarray(self.bandwidth, float) / jnp.asarray(self.limit, float)
+            logs = jnp.log(share), jnp.log1p(-share)  # of λ / λ_max and of 1 − λ / λ_max
+        shares, rests = (jnp.broadcast_to(log, q.shape).astype(q.dtype) for log in logs)
         # one column at a time, in scalars: with arrays all pairs take up to five times as long
         steps = [jax.lax.stop_gradient(jnp.abs(a - b)) for a, b in zip(q, k, strict=True)]
         return add_up([self.log_of(steps[c], shares[c], rests[c], c) for c in range(len(q))])
-
-    def _log_bandwidth_shares(self) -> tuple[Float[Array, "*dim"], Float[Array, "*dim"]]:
-        """Returns log(λ / λ_max) and log(1 − λ / λ_max), with λ the bandwidth and λ_max its upper
-        limit."""
-        if isinstance(self.bandwidth_parameter, Between):
-            return self.bandwidth_parameter.log_shares()
-        share = jnp.asarray(self.bandwidth, float) / jnp.asarray(self.limit, float)
-        return jnp.log(share), jnp.log1p(-share)
 
     def check(self, dim_q: int, dim_k: int) -> None:
         super().check(dim_q, dim_k)

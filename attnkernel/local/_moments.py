@@ -16,7 +16,9 @@ is in units in which the diagonal of S is 1. Queries that are not certified are 
 
 import functools
 import math
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +34,7 @@ from ..attention import (
     task_of,
     zero_nonfinite_queries,
 )
+from ..kernels import Gaussian
 from ..methods import (
     Blockwise,
     Dense,
@@ -42,7 +45,7 @@ from ..methods import (
     map_selected_queries,
 )
 from ..priors import AtPositions, key_mask_of
-from ._monomials import Basis, cholesky_solver, monomials, with_rank_of
+from ._monomials import Basis, cholesky_solver, exponents, monomials, with_rank_of
 
 
 def method_of_moments(
@@ -198,6 +201,8 @@ def local_moments(
     if isinstance(method, Auto) or method.has_moments:
         method = Dense() if is_at_most(size * keys, MAX_CHUNK_NUMBERS) else Blockwise()
     columns = list(basis.columns)
+    is_gaussian = type(kernel) is Gaussian and kernel.metric is None and size > 1 and q.ndim == 2
+    is_gaussian &= rule.entmax_exponent is None and len(columns) == q.shape[-1] <= 2
 
     def moments_of_chunk(
         chunk: Float[Array, "*batch size dim"], rows: Int[Array, " size"]
@@ -208,23 +213,19 @@ def local_moments(
         if size > 1:  # the shift carries the derivative in each query
             centre = jax.lax.stop_gradient(centre)
         u = basis.displacement(k[..., columns], centre)
-        products, terms = monomials(u, basis.products), monomials(u, basis.terms)
-        of_terms = with_rank_of(terms[..., None], v[..., None]) * with_rank_of(
-            v[..., None, :], u[..., None]
-        )
         seen = None if prior is None else AtPositions(prior, rows, jnp.arange(keys))
-        named = {"kernel": kernel, "prior": seen, "rule": rule, "method": method}
-        values = _broadcast_and_concatenate(
-            products, of_terms.reshape(*of_terms.shape[:-2], math.prod(of_terms.shape[-2:]))
-        )
-        means, log_mass = attend(chunk, k, values, **named, return_log_mass=True)
-        gram, right = jnp.split(means, [len(basis.products)], axis=-1)
-        right = right.reshape(*right.shape[:-1], len(basis.terms), v.shape[-1])
-        gram = gram[..., basis.pairs()]
+        call = (basis.products, basis.terms), (kernel, seen, rule), method, (chunk, k, u, v)
+        at = basis.displacement(here, centre), basis.scale
+        gram, right, log_mass = _gaussian_means(*call, at) if is_gaussian else _power_means(*call)
+        gram = gram[..., 0][..., basis.pairs()]
         rounding = jnp.zeros_like(gram[..., 0])
         if size > 1:
             shift = basis.shift((centre - here) / with_rank_of(basis.scale, here))
-            gram, rounding = _shift_gram(shift, gram), _shift_rounding_bound(shift, gram)
+            # |E_ab| of the moved S is a few eps times M_ab ≤ √(M_aa M_bb), M = |T| |S| |T|ᵀ: with D
+            # the diagonal of M times eps and the number of terms, E + D is positive semidefinite
+            sizes = _shift_gram(*map(jnp.abs, jax.lax.stop_gradient((shift, gram))))
+            few_eps = 8 * gram.shape[-1] * float(jnp.finfo(gram.dtype).eps)
+            gram, rounding = _shift_gram(shift, gram), few_eps * jnp.diagonal(sizes, 0, -2, -1)
             right = jnp.matmul(shift, right, precision="highest")
         return gram, right, log_mass, rounding
 
@@ -258,6 +259,67 @@ def local_moments(
     return gram, right, log_mass, rounding
 
 
+def _power_means(powers: tuple, weights: KernelPriorRule, method: Method, arrays: tuple) -> tuple:
+    """The means of u^a and of u^a v, of shapes (*rows, powers, 1) and (*rows, powers, dim_v), for a
+    in the first and in the second of `powers`, and the log-mass. `arrays`: q, k, u and v."""
+    q, k, u, v = arrays
+    products, terms = (monomials(u, some) for some in powers)
+    of_terms = with_rank_of(terms[..., None], v[..., None]) * with_rank_of(
+        v[..., None, :], u[..., None]
+    )
+    parts = products, of_terms.reshape(*of_terms.shape[:-2], math.prod(of_terms.shape[-2:]))
+    shape = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    values = [jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts]
+    named = dict(zip(("kernel", "prior", "rule"), weights, strict=True))
+    values = jnp.concatenate(values, axis=-1)
+    means, log_mass = attend(q, k, values, **named, method=method, return_log_mass=True)
+    gram, right = jnp.split(means, [len(powers[0])], axis=-1)
+    right = right.reshape(*right.shape[:-1], len(powers[1]), v.shape[-1])
+    return gram[..., None], right, log_mass
+
+
+@eqx.filter_custom_jvp
+def _gaussian_means(powers: tuple, weights: Any, method: Any, arrays: Any, at: Any) -> tuple:
+    r"""`_power_means` of a Gaussian, whose derivatives in ℓ are means of two degrees more:
+
+    $$ \frac{\partial\, \overline{f}}{\partial \log \ell_c} = \frac{s_c^2}{\tau \ell_c^2} \big(
+       \overline{d_c^2 f} - \overline{d_c^2}\; \overline{f} \big), \qquad d = (k - q) / s = u - a $$
+
+    `at`: a, of the queries, and the scale s. A search of order 1 in two columns takes 0.6 of the
+    time for 2000 rows, 0.55 for 6433; in three columns 0.85, which they do without.
+    """
+    return _power_means(powers, weights, method, arrays)
+
+
+@_gaussian_means.def_jvp
+def _(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+    """Returns the means and the log-mass, and their tangents."""
+    powers, (kernel, _, rule), *_, (away, scale) = primals
+    of_kernel, *others = tangents[1]
+    if jax.tree.leaves((others, tangents[2:])):
+        return eqx.filter_jvp(_power_means, primals[:4], tangents[:4])
+    log_of = lambda kernel: kernel.lengthscale_parameter.log()  # noqa: E731
+    log, move = eqx.filter_jvp(log_of, (kernel,), (of_kernel,))
+    unit = jnp.broadcast_to(move * (scale / jnp.exp(log)) ** 2 / rule.temperature, scale.shape)
+    more = tuple(exponents(len(scale), sum(some[-1]) + 2) for some in powers)
+    *wide, log_mass = _power_means(more, *primals[1:4])
+
+    def moved(means: Array, known: list, some: list) -> Array:
+        """The means of Σ_c `unit`_c d_c² u^a for a in `some`, from those of `known`."""
+        raised = [[np.eye(len(scale), dtype=int) * r + a for a in some] for r in range(3)]
+        places = [[[known.index(tuple(a)) for a in of_c] for of_c in each] for each in raised]
+        of_0, of_1, of_2 = jnp.moveaxis(means[:, np.array(places)], 1, 0)
+        here = away[:, None, :, None]
+        squares = of_2 - 2.0 * here * of_1 + here**2 * of_0
+        return jnp.sum(unit[None, None, :, None] * squares, axis=2)
+
+    mean = moved(wide[0], more[0], powers[0][:1])
+    cut = zip(wide, more, powers, strict=True)
+    means, moves = zip(*((m[:, : len(p)], moved(m, all_, p)) for m, all_, p in cut), strict=True)
+    changes = (move - mean * one for one, move in zip(means, moves, strict=True))
+    return (*means, log_mass), (*changes, mean[:, 0, 0])
+
+
 def _chunk_sizes(q: Array, k: Array, v: Array, basis: Basis) -> tuple[int, int]:
     """Returns the number of queries in a chunk, and how many chunks are evaluated at once.
 
@@ -286,25 +348,6 @@ def _shift_gram(shift: Array, gram: Array) -> Float[Array, "*queries terms terms
     """
     moved = functools.partial(jnp.matmul, shift, precision="highest")
     return moved(moved(gram).swapaxes(-1, -2))
-
-
-def _shift_rounding_bound(shift: Array, gram: Array) -> Float[Array, "*queries terms"]:
-    r"""Returns a diagonal D that bounds the rounding error E of $T G T^\top$, with T = `shift` and
-    G = `gram`: E + D is positive semidefinite.
-
-    $|E_{ab}|$ is a few eps times $M_{ab} \le \sqrt{M_{aa} M_{bb}}$, $M = |T|\,|G|\,|T|^\top$. So D
-    is the diagonal of M, times eps and the number of terms.
-    """
-    terms, eps = gram.shape[-1], float(jnp.finfo(gram.dtype).eps)
-    sizes = _shift_gram(*map(jnp.abs, jax.lax.stop_gradient((shift, gram))))
-    return 8 * terms * eps * jnp.diagonal(sizes, axis1=-2, axis2=-1)
-
-
-def _broadcast_and_concatenate(*arrays: Array) -> Array:
-    """Concatenates arrays along the last axis; the axes before it broadcast."""
-    shape = jnp.broadcast_shapes(*(array.shape[:-1] for array in arrays))
-    wide = [jnp.broadcast_to(array, (*shape, array.shape[-1])) for array in arrays]
-    return jnp.concatenate(wide, axis=-1)
 
 
 def _order_by_neighbour(

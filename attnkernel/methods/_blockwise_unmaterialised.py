@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .._core.tracing import any_in_batch, is_symbolic, vary_alike
 from ._base import Parts, Task, apply_prior
@@ -87,12 +87,15 @@ def add_block(
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         def raise_shift() -> tuple[Array, Array, Array]:
-            new = _max_scores(scores, column, state[1])
+            highest = lambda old, scores, _: functools.reduce(jnp.maximum, scores, old)  # noqa: E731
+            new = _fold_keys(highest, state[1], scores, column)
             return vary_alike(jnp.array(ADD_RAISED), state), new, state[2]
 
         def add() -> tuple[Array, Array, Array]:
             more = _sums_at_shift(scores, column, finite_shift(state[1]))
-            done = (state[0] == ADD_RAISED) | ~any_in_batch(~_have_headroom(more))
+            limit = 1e-4 * jnp.finfo(more.dtype).max  # of a sum: 10⁴ blocks do not overflow
+            is_small = jnp.all(more[:, -1] < MAX_BLOCK_MASS) & jnp.all(jnp.abs(more) < limit)
+            done = (state[0] == ADD_RAISED) | ~any_in_batch(~is_small)
             return jnp.where(done, DONE, RAISE), state[1], more
 
         return jax.lax.cond(state[0] == RAISE, raise_shift, add)
@@ -101,29 +104,6 @@ def add_block(
     start = vary_alike((first, shift, jnp.zeros_like(sums)))
     _, new, more = jax.lax.while_loop(lambda state: state[0] != DONE, step, start)
     return new, sums * jnp.exp(shift - finite_shift(new))[:, None] + more
-
-
-def _have_headroom(more: Float[Array, "rows 2"]) -> Bool[Array, ""]:
-    """Whether each mass is below `MAX_BLOCK_MASS`, and 10⁴ times each sum does not overflow.
-
-    `more`: the sums of one block of keys; its last column is the mass, the sum of the weights.
-    """
-    limit = 1e-4 * jnp.finfo(more.dtype).max
-    return jnp.all(more[:, -1] < MAX_BLOCK_MASS) & jnp.all(jnp.abs(more) < limit)
-
-
-def _max_scores(
-    scores: Scores, column: Block, start: Float[Array, " rows"]
-) -> Float[Array, " rows"]:
-    """Returns the highest score of each query over a block of keys, and no less than `start`.
-
-    `scores`: from a key and its position to its score for each query.
-    """
-
-    def merge(state: Array, scores: list[Array], _: Array) -> Array:
-        return functools.reduce(jnp.maximum, scores, state)
-
-    return _fold_keys(merge, start, scores, column)
 
 
 def _sums_at_shift(

@@ -134,7 +134,10 @@ def draw_slice(
     at categories; without a legend."""
     if line.is_category:
         if band is not None:
-            _draw_bars(line.along, band, ax)
+            low, middle, high = map(np.asarray, (band.lower, band.centre, band.upper))
+            style: dict[str, Any] = {"color": BLUE, "fmt": "_", "capsize": 4.0, "linewidth": 1.2}
+            ends, label = [middle - low, high - middle], band_label(band)
+            ax.errorbar(line.along, middle, yerr=ends, **style, label=label, zorder=2)
         ax.plot(line.along, predicted, "o", color=ORANGE, markersize=5.0, label="fit", zorder=3)
         ticks = [_value_text(result, line.column, float(code)) for code in line.along]
         ax.set_xticks(line.along, ticks)
@@ -144,7 +147,10 @@ def draw_slice(
             shade(line.along, band, ax, BLUE, "-", zorder=0.1, has_centre=True)
         ax.plot(line.along, predicted, color=ORANGE, label="fit", zorder=3)
         rug(np.asarray(result.x[:, line.column]), ax)
-    _limit_to_data(ax, np.asarray(result.y), predicted)
+    # a band that is wider than labels and fit does not set the vertical axis
+    both = np.concatenate([np.asarray(result.y), predicted[np.isfinite(predicted)]])
+    margin, (low, high) = 0.05 * float(np.ptp(both)), ax.get_ylim()
+    ax.set_ylim(max(low, float(both.min()) - margin), min(high, float(both.max()) + margin))
     label_inputs(ax, result, line.column)
     ax.set_ylabel(y_label(result))
 
@@ -198,23 +204,3 @@ def _typical_value(result: Fit, column: int, is_category: bool) -> float:
         return float(quantiles_of_column(result, column, 0.5))
     codes, counts = np.unique(np.asarray(result.x)[:, column], return_counts=True)
     return float(codes[np.argmax(counts)])
-
-
-def _draw_bars(along: np.ndarray, band: Bands, ax: Axes) -> None:
-    """Draws a bar from the lower to the upper limit at each category, and a dash at the centre.
-
-    `along`: the codes of the categories, the horizontal positions.
-    """
-    low, middle, high = map(np.asarray, (band.lower, band.centre, band.upper))
-    style: dict[str, Any] = {"color": BLUE, "fmt": "_", "capsize": 4.0, "linewidth": 1.2}
-    ends = [middle - low, high - middle]
-    ax.errorbar(along, middle, yerr=ends, **style, label=band_label(band), zorder=2)
-
-
-def _limit_to_data(ax: Axes, y: np.ndarray, predicted: np.ndarray) -> None:
-    """Narrows the vertical axis to the labels and the fit with a margin, so that a wider band does
-    not set it."""
-    both = np.concatenate([y, predicted[np.isfinite(predicted)]])
-    margin = 0.05 * float(np.ptp(both))
-    low, high = ax.get_ylim()
-    ax.set_ylim(max(low, float(both.min()) - margin), min(high, float(both.max()) + margin))

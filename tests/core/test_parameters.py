@@ -75,10 +75,7 @@ def test_a_number_that_is_written_is_trained(x64, name):
         params, static = eqx.partition(part, eqx.is_inexact_array)
         assert len(jax.tree.leaves(params)) == 1
         if number is start:
-
-            def value_of(params, rest=static):
-                return getattr(eqx.combine(params, rest), parameter)
-
+            value_of = lambda part, rest=static: getattr(eqx.combine(part, rest), parameter)  # noqa: E731
             (slope,) = jax.tree.leaves(jax.grad(value_of)(params))
             assert float(slope) != 0
 

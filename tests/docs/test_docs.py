@@ -44,10 +44,6 @@ def tokens(path):
         yield from token.children or ()
 
 
-def text_of(path):
-    return "\n".join(token.content for token in tokens(path) if token.type != "fence")
-
-
 def test_python_code_of_pages_is_executed():
     """A block of Python is a cell, which `docs/write.py` executes; an error or a warning fails."""
     cells = 0
@@ -149,7 +145,8 @@ def test_references_to_tests_exist():
     """`tests/FOLDER/FILE.py::NAME`, as pages name them."""
     names = set()
     for path in PAGES:
-        names |= set(re.findall(r"tests/([\w/]+\.py)(?:::(\w+))?", text_of(path)))
+        text = "\n".join(token.content for token in tokens(path) if token.type != "fence")
+        names |= set(re.findall(r"tests/([\w/]+\.py)(?:::(\w+))?", text))
     assert names
     for file, name in names:
         path = ROOT / "tests" / file
@@ -267,13 +264,10 @@ def test_run_is_kept_without_the_paths_of_its_machine(load, tmp_path, monkeypatc
 README = ROOT / "README.md"
 
 
-def fences():
-    return [t for t in MarkdownIt().parse(README.read_text("utf-8")) if t.type == "fence"]
-
-
 def test_readme_is_short_and_begins_with_code():
-    assert len(README.read_text("utf-8").splitlines()) <= 120
-    (code,) = (token for token in fences() if token.info == "python")
+    text = README.read_text("utf-8")
+    assert len(text.splitlines()) <= 120
+    (code,) = (t for t in MarkdownIt().parse(text) if (t.type, t.info) == ("fence", "python"))
     assert code.map[1] <= 40
     assert code.content.rstrip().endswith("plt.show()")
 

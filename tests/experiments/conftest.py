@@ -177,11 +177,6 @@ def luminance(color):
     return float(np.dot([0.2126, 0.7152, 0.0722], linear))
 
 
-def lightness(color):
-    """L* of a colour, from 0 to 100: its grey in a print without colour."""
-    return 116.0 * np.cbrt(max(luminance(color), 0.0089)) - 16.0
-
-
 def contrast_ratio(first, second):
     """The contrast ratio of WCAG 2, from 1 to 21."""
     low, high = sorted([luminance(first), luminance(second)])
@@ -231,7 +226,9 @@ def assert_legible(figure, style, name):
             lines_of_look.setdefault(look, []).append(line)
             assert contrast_ratio(line.get_color(), ax.get_facecolor()) > 1.9, where
         for alike in lines_of_look.values():
-            greys = sorted(lightness(line.get_color()) for line in alike)
+            # L* from 0 to 100, the grey in a print without colour
+            lights = np.array([max(luminance(line.get_color()), 0.0089) for line in alike])
+            greys = np.sort(116.0 * np.cbrt(lights) - 16.0)
             labels = [line.get_label() for line in alike]
             assert min(np.diff(greys), default=100.0) > 12, f"{where}: {labels} are one grey"
 

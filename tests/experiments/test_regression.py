@@ -298,10 +298,7 @@ def test_control_characters_of_a_file_are_shown_as_their_codes(tmp_path):
 def test_a_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
     reads, path, new = [], tmp_path / "a.csv", tmp_path / "new.csv"
 
-    def records(path, *options):
-        reads.append(path.name)
-        return Records(path, *options)
-
+    records = lambda path, *options: reads.append(path.name) or Records(path, *options)  # noqa: E731
     monkeypatch.setattr("attnkernel.data._csv.Records", records)
     path.write_text("x,y\n1,2\n2,3\n4,5\n")
     new.write_text("x\n2\n")
