@@ -135,8 +135,7 @@ def attention_weights(
     ```
     """
     dtype, (_, _, parts), (*points, _) = _check_call(q, k, k, kernel, prior, rule, Dense())
-    settings = dense_weights, None, parts
-    return jit_if_pure(_map_members, settings, *points).astype(dtype)
+    return jit_if_pure(_weights_over_batch, (parts,), *points).astype(dtype)
 
 
 @explained
@@ -298,6 +297,12 @@ def _states_over_batch(
         task = task_of(q, k, v, *map(first_head, parts))
         parts = kernel, method.precomputed_prior(prior, task), rule
     return _map_members(state, batch_size, parts, q, k, v)
+
+
+def _weights_over_batch(*call: Any) -> Float[Array, "*_batch queries keys"]:
+    r"""Returns the weights $w_{ij} / \sum_l w_{il}$ along all batch axes; the sum includes the mass
+    of a sink. `call`: the parts, q and k."""
+    return _map_members(dense_weights, None, *call)
 
 
 def _votes_over_batch(

@@ -135,7 +135,12 @@ def fit(
         require_key("key", key)
     require_choice("na", na, ("error", "drop"))
     if isinstance(x, str):
-        model, x, y = _by_formula(model, x, y, na)
+        is_default = y is None  # of `fit(frame, formula)`
+        frame, y = frame_by_formula(x, model if is_default else y)
+        if is_default:  # local linear, with a kernel for each kind of column
+            rows = frame.dropna() if na == "drop" else frame
+            model = KernelRegression(of_columns(rows), order=1)
+        x = frame
     objective = as_objective(objective, model)
     options = Options(
         optimizer, steps, key, bounds, starts, trainable, record, callback, chunk, checkpoints
@@ -172,20 +177,6 @@ def fit(
         outcome = train(model, data, options)
     outcome = outcome._replace(objective=data.objective)  # weights in the order of rows
     return Fit(*outcome, data.x, data.y, *names).warned()
-
-
-def _by_formula(model: Any, formula: str, frame: Any, na: str) -> tuple[Any, Any, Any]:
-    """Returns the model, the inputs and the label of `fit(model, formula, frame)`.
-
-    For `fit(frame, formula)`, `model` is the frame, and `frame` is None. The model returned is then
-    local linear, with a kernel for each kind of column.
-    """
-    is_default = frame is None
-    x, y = frame_by_formula(formula, model if is_default else frame)
-    if is_default:
-        rows = x.dropna() if na == "drop" else x
-        model = KernelRegression(of_columns(rows), order=1)
-    return model, x, y
 
 
 def as_objective(objective: Any, model: Any) -> Objective:

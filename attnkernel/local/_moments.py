@@ -45,6 +45,7 @@ from ..methods import (
     map_selected_queries,
 )
 from ..priors import AtPositions, key_mask_of
+from ..rules import Softmax
 from ._monomials import Basis, cholesky_solver, exponents, monomials, with_rank_of
 
 
@@ -201,8 +202,8 @@ def local_moments(
     if isinstance(method, Auto) or method.has_moments:
         method = Dense() if is_at_most(size * keys, MAX_CHUNK_NUMBERS) else Blockwise()
     columns = list(basis.columns)
-    is_gaussian = type(kernel) is Gaussian and kernel.metric is None and size > 1 and q.ndim == 2
-    is_gaussian &= rule.entmax_exponent is None and len(columns) == q.shape[-1] <= 2
+    shares = size > 1 and q.ndim == 2 and len(columns) == q.shape[-1]
+    is_gaussian = shares and _is_gaussian(parts, len(columns))
 
     def moments_of_chunk(
         chunk: Float[Array, "*batch size dim"], rows: Int[Array, " size"]
@@ -215,7 +216,7 @@ def local_moments(
         u = basis.displacement(k[..., columns], centre)
         seen = None if prior is None else AtPositions(prior, rows, jnp.arange(keys))
         call = (basis.products, basis.terms), (kernel, seen, rule), method, (chunk, k, u, v)
-        at = basis.displacement(here, centre), basis.scale
+        at = jnp.where(finite, basis.displacement(here, centre), 0.0), basis.scale
         gram, right, log_mass = _gaussian_means(*call, at) if is_gaussian else _power_means(*call)
         gram = gram[..., 0][..., basis.pairs()]
         rounding = jnp.zeros_like(gram[..., 0])
@@ -242,9 +243,7 @@ def local_moments(
     numbers = order[jnp.minimum(jnp.arange(chunks * at_once * size), rows - 1)]
     numbers = numbers.reshape(chunks, at_once, size)
 
-    def moments_of_rows(rows: Int[Array, "chunks size"]) -> tuple[Array, Array, Array, Array]:
-        return jax.vmap(lambda rows: moments_of_chunk(q[..., rows, :], rows))(rows)
-
+    moments_of_rows = jax.vmap(lambda rows: moments_of_chunk(q[..., rows, :], rows))
     found = jax.lax.map(jax.checkpoint(moments_of_rows, prevent_cse=False), numbers)
     batch, back = found[2].ndim - 3, jnp.argsort(order)
 
@@ -259,6 +258,14 @@ def local_moments(
     return gram, right, log_mass, rounding
 
 
+def _is_gaussian(parts: KernelPriorRule, dim: int) -> bool:
+    """Whether log-weights are those of a Gaussian of one or two columns, without a metric, over τ,
+    plus what does not depend on ℓ."""
+    kernel, prior, rule = parts
+    is_plain = type(kernel) is Gaussian and kernel.metric is None and type(rule) is Softmax
+    return is_plain and dim <= 2 and getattr(prior, "is_additive", prior is None)
+
+
 def _power_means(powers: tuple, weights: KernelPriorRule, method: Method, arrays: tuple) -> tuple:
     """The means of u^a and of u^a v, of shapes (*rows, powers, 1) and (*rows, powers, dim_v), for a
     in the first and in the second of `powers`, and the log-mass. `arrays`: q, k, u and v."""
@@ -269,9 +276,8 @@ def _power_means(powers: tuple, weights: KernelPriorRule, method: Method, arrays
     )
     parts = products, of_terms.reshape(*of_terms.shape[:-2], math.prod(of_terms.shape[-2:]))
     shape = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
-    values = [jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts]
+    values = jnp.concatenate([jnp.broadcast_to(p, (*shape, p.shape[-1])) for p in parts], axis=-1)
     named = dict(zip(("kernel", "prior", "rule"), weights, strict=True))
-    values = jnp.concatenate(values, axis=-1)
     means, log_mass = attend(q, k, values, **named, method=method, return_log_mass=True)
     gram, right = jnp.split(means, [len(powers[0])], axis=-1)
     right = right.reshape(*right.shape[:-1], len(powers[1]), v.shape[-1])
@@ -294,30 +300,33 @@ def _gaussian_means(powers: tuple, weights: Any, method: Any, arrays: Any, at: A
 @_gaussian_means.def_jvp
 def _(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     """Returns the means and the log-mass, and their tangents."""
-    powers, (kernel, _, rule), *_, (away, scale) = primals
-    of_kernel, *others = tangents[1]
-    if jax.tree.leaves((others, tangents[2:])):
+    if jax.tree.leaves((tangents[1][1:], tangents[2:])):
         return eqx.filter_jvp(_power_means, primals[:4], tangents[:4])
-    log_of = lambda kernel: kernel.lengthscale_parameter.log()  # noqa: E731
-    log, move = eqx.filter_jvp(log_of, (kernel,), (of_kernel,))
-    unit = jnp.broadcast_to(move * (scale / jnp.exp(log)) ** 2 / rule.temperature, scale.shape)
+    powers, (kernel, _, rule), *_, (away, scale) = primals
+    log_of = lambda kernel: kernel.lengthscale_parameter.log().astype(scale.dtype)  # noqa: E731
+    log, move = eqx.filter_jvp(log_of, (kernel,), tangents[1][:1])
+    unit = move * (scale / jnp.exp(log)) ** 2 / jnp.asarray(rule.temperature, scale.dtype)
     more = tuple(exponents(len(scale), sum(some[-1]) + 2) for some in powers)
     *wide, log_mass = _power_means(more, *primals[1:4])
+
+    # a query that is not finite has no slope, in reverse mode neither
+    finite = jnp.isfinite(wide[0][..., :1, :])
 
     def moved(means: Array, known: list, some: list) -> Array:
         """The means of Σ_c `unit`_c d_c² u^a for a in `some`, from those of `known`."""
         raised = [[np.eye(len(scale), dtype=int) * r + a for a in some] for r in range(3)]
         places = [[[known.index(tuple(a)) for a in of_c] for of_c in each] for each in raised]
-        of_0, of_1, of_2 = jnp.moveaxis(means[:, np.array(places)], 1, 0)
-        here = away[:, None, :, None]
-        squares = of_2 - 2.0 * here * of_1 + here**2 * of_0
-        return jnp.sum(unit[None, None, :, None] * squares, axis=2)
+        means = jnp.where(finite, means, 0.0)[..., np.array(places), :]
+        of_0, of_1, of_2 = jnp.moveaxis(means, -4, 0)
+        here, units = (with_rank_of(a, of_0) for a in (away[:, None, :, None], unit[:, None]))
+        total = jnp.sum(units * (of_2 - 2.0 * here * of_1 + here**2 * of_0), axis=-2)
+        return jnp.where(finite, total, 0.0)
 
     mean = moved(wide[0], more[0], powers[0][:1])
-    cut = zip(wide, more, powers, strict=True)
-    means, moves = zip(*((m[:, : len(p)], moved(m, all_, p)) for m, all_, p in cut), strict=True)
-    changes = (move - mean * one for one, move in zip(means, moves, strict=True))
-    return (*means, log_mass), (*changes, mean[:, 0, 0])
+    means = [of[..., : len(some), :] for of, some in zip(wide, powers, strict=True)]
+    parts: Any = zip(wide, more, powers, means, strict=True)
+    changes = (moved(*of) - mean * jnp.where(finite, one, 0.0) for *of, one in parts)
+    return (*means, log_mass), (*changes, mean[..., 0, 0])
 
 
 def _chunk_sizes(q: Array, k: Array, v: Array, basis: Basis) -> tuple[int, int]:

@@ -268,7 +268,10 @@ def discontinuity(result: Discontinuity, *, bins: int = 20, ax: Axes | None = No
         (ORANGE, "--", (np.asarray(cutoff, x.dtype), x.max()), "fit from the cutoff on", "_"),
     ):
         here = (x >= low) & (x <= high)
-        means = _bin_means(x[here], y[here], weights[here], (low, high), bins)
+        edges, of_rows = np.linspace(low, high, bins + 1), (weights[here], (weights * y)[here])
+        total, sums = (np.histogram(x[here], edges, weights=of)[0] for of in of_rows)
+        has_rows, middles = total > 0, 0.5 * (edges[1:] + edges[:-1])
+        means = middles[has_rows], sums[has_rows] / total[has_rows]
         style: dict[str, Any] = {"color": color, "markerfacecolor": paper(), "markersize": 3.6}
         ax.plot(*means, "o", **style, zorder=1, label=bin_label)
         at = np.linspace(low, high, curve_points, dtype=x.dtype)
@@ -281,15 +284,3 @@ def discontinuity(result: Discontinuity, *, bins: int = 20, ax: Axes | None = No
     ax.set(xlabel=xlabel, ylabel=ylabel)
     legend(ax)
     return ax
-
-
-def _bin_means(
-    x: np.ndarray, y: np.ndarray, weights: np.ndarray, ends: tuple[Any, Any], bins: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the middles of equally wide bins between the `ends`, and the weighted means of y in
-    them; bins without rows are left out."""
-    edges = np.linspace(*ends, bins + 1)
-    total = np.histogram(x, edges, weights=weights)[0]
-    sums = np.histogram(x, edges, weights=weights * y)[0]
-    has_rows = total > 0
-    return 0.5 * (edges[1:] + edges[:-1])[has_rows], sums[has_rows] / total[has_rows]
