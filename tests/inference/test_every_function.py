@@ -38,10 +38,6 @@ def fitted(order, rows=N, factor=1.0, dropped=0, y=Y):
     return known_fit(model, x, y, weights, ak.LeaveOneOut)
 
 
-def positive_rows(fit):
-    return np.count_nonzero(np.asarray(fit.objective.weights))
-
-
 def residuals_and_expectations(order, y=Y):
     """Residuals, and the expectation of their weighted squares where the noise has variance 1."""
     hat = smoother(X, order=order)
@@ -134,7 +130,9 @@ def bands_with(**options):
 
 
 def bands_of_clusters(fit, at, level, key):
-    names = [f"village {c}" for c in CLUSTERS[: positive_rows(fit)]]
+    names = [
+        f"village {c}" for c in CLUSTERS[: np.count_nonzero(np.asarray(fit.objective.weights))]
+    ]
     return ak.bands(fit, at, level=level, clusters=names)
 
 

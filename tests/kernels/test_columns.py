@@ -28,10 +28,8 @@ def test_a_kernel_on_columns_is_that_of_those_columns(x64):
     def gaussian(a, b):
         return -0.5 * (((a[:, None] - b[None]) / lengths) ** 2).sum(axis=2)
 
-    def dot_product(a, b):
-        return a @ b.T / np.sqrt(2)
-
-    formulas = ((ak.Gaussian(lengths), gaussian), (ak.DotProduct(), dot_product))
+    product = lambda a, b: a @ b.T / np.sqrt(2)  # noqa: E731
+    formulas = ((ak.Gaussian(lengths), gaussian), (ak.DotProduct(), product))
     cases = list(itertools.product(formulas, ((0, 3), (4, 1), np.array([2, 3]))))
     kernels = [ak.OnColumns(kernel, columns) for (kernel, _), columns in cases]
     nested = [ak.Gaussian().on(1).on(3, 0), ak.Gaussian().on(0)]

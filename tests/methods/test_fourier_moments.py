@@ -121,10 +121,8 @@ def test_fits_leverages_and_slopes_are_within_the_tolerance(x64, order):
             step, is_good = 1e-4, condition < 1e5
             scaled = (lengthscale * np.exp(move) for move in (-step, step))
             numbers = (reference(q, x, y, hidden, each, order) for each in scaled)
-            low, high = (
-                np.sum(np.sin(beta[is_good, 0]) + np.log(influence[is_good, 0]))
-                for beta, influence, *_ in numbers  # the number of `evaluate`
-            )
+            good = ((beta[is_good, 0], share[is_good, 0]) for beta, share, *_ in numbers)
+            low, high = (np.sum(np.sin(b) + np.log(s)) for b, s in good)  # as `evaluate`
             np.testing.assert_allclose(slope, (high - low) / (2 * step), rtol=1e-6)
 
 

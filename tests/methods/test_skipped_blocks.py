@@ -111,12 +111,10 @@ def test_memory_grows_with_rows_not_with_pairs():
     def value(q, k, v):
         return scalar(Blockwise(256, 256), q, k, v, ak.Gaussian(0.3))
 
-    def hessian_vector_product(*arrays):
-        return jax.jvp(jax.grad(value, (0, 1, 2)), arrays, arrays)[1]
-
+    product = lambda *of: jax.jvp(jax.grad(value, (0, 1, 2)), of, of)[1]  # noqa: E731, with the Hessian
     n = 16384  # n x n numbers would be 1 GiB, 64 per number of the arguments 21 MiB
     shapes = (n, laws.DIM), (n, laws.DIM), (n, laws.DIM_V)
-    for function in (jax.grad(value, (0, 1, 2)), hessian_vector_product):
+    for function in (jax.grad(value, (0, 1, 2)), product):
         assert temporary_bytes(function, *shapes) < 64 * n * 4 * (laws.DIM + laws.DIM_V)
 
 

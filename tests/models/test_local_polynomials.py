@@ -22,7 +22,7 @@ from attnkernel.local._moments import MAX_CENTRED_NUMBERS
 from attnkernel.local._monomials import exponents
 from attnkernel.methods import Blockwise, Dense
 from attnkernel.models import _regression
-from attnkernel.priors import ExcludeSelf, MaskFunction
+from attnkernel.priors import ExcludeSelf, MaskFunction, ScoreFunction
 
 N, M = 83, 31
 # labels of a row that are summed by the weights of the fit
@@ -81,32 +81,39 @@ def test_hat_matrix_variance_and_leave_one_out(x64, order, sink_mass):
     np.testing.assert_allclose(y - found["left out"], by_hat, rtol=1e-8)
 
 
+def half(score, i, j, head):
+    return 0.5 * score
+
+
 @pytest.mark.parametrize(
     ("order", "method", "labels"),
     [(2, Auto(), MANY), slow(1, Dense(), 1), slow(1, Auto(), MANY), slow(2, Blockwise(16, 16), 1)],
 )
 def test_gradients_equal_finite_differences(x64, order, method, labels, monkeypatch):
     """In the lengthscales, the inputs, the labels and the points of prediction. Those in the
-    lengthscales alone are, about shared centres, means of two degrees more."""
+    lengthscales alone are, about shared centres, means of two degrees more, except under a prior
+    that changes scores: half of them are those of a √2 times longer lengthscale."""
     monkeypatch.setattr(_moments, "MAX_CENTRED_NUMBERS", 0)
     x, y, x_new = sample(2, m=37)
 
     @jax.jit
     def slopes(*arguments):
-        def loss(log_lengthscale, x, y, x_new):
+        def loss(log_lengthscale, x, y, x_new, prior=None):
             kernel = ak.Gaussian(jnp.exp(log_lengthscale))
             model = ak.KernelRegression(kernel, order=order, method=method)
             copies = y[:, None] * np.ones((1, labels))
-            return jnp.sum(jnp.sin(model(x_new, x, copies))) / labels
+            return jnp.sum(jnp.sin(model(x_new, x, copies, prior=prior))) / labels
 
-        return jax.grad(loss, (0, 1, 2, 3))(*arguments), jax.grad(loss)(*arguments)
+        shorter = arguments[0] - 0.5 * np.log(2), *arguments[1:]
+        halved = jax.grad(loss)(*shorter, ScoreFunction(half))
+        return jax.grad(loss, (0, 1, 2, 3))(*arguments), jax.grad(loss)(*arguments), halved
 
     def expected_loss(log_lengthscale, x, y, x_new):
         return np.sum(np.sin(by_numpy(x_new, x, np.exp(log_lengthscale), order) @ y))
 
     arguments = (np.log([0.9, 1.1]), x, y, x_new)
-    found, alone = jax.device_get(slopes(*arguments))
-    np.testing.assert_allclose(alone, found[0], rtol=1e-9)
+    found, *alone = jax.device_get(slopes(*arguments))
+    np.testing.assert_allclose(alone, [found[0], found[0]], rtol=1e-9)
     assert_slopes(found, expected_loss, arguments, step=1e-6, rtol=1e-5, atol=1e-6)
 
 

@@ -79,10 +79,8 @@ def test_weights_are_the_maximum_of_the_objective(x64, rule):
 def threshold_in_numpy(scores, exponent):
     """λ by bisection of its defining equation."""
 
-    mass = lambda at: np.sum(np.maximum(1 + (scores - at) / exponent, 0.0) ** exponent)  # noqa: E731
-    return brentq(
-        lambda at: mass(at) - 1, scores.max() - 1e-12, scores.max() + 50.0, xtol=1e-15, rtol=1e-14
-    )
+    over = lambda at: np.sum(np.maximum(1 + (scores - at) / exponent, 0.0) ** exponent) - 1  # noqa: E731
+    return brentq(over, scores.max() - 1e-12, scores.max() + 50.0, xtol=1e-15, rtol=1e-14)
 
 
 def test_entmax_against_a_root_finder(x64):

@@ -297,11 +297,7 @@ def test_names_of_the_columns_of_a_data_frame_are_kept():
     assert list(named[-1].feature_names_in_) == ["age", "wage"]
 
 
-def by_pickle(model):
-    return pickle.loads(pickle.dumps(model))
-
-
-@pytest.mark.parametrize("copied", [by_pickle, copy.deepcopy])
+@pytest.mark.parametrize("copied", [lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy])
 @pytest.mark.parametrize(
     "model",
     [
