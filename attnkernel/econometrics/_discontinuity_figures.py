@@ -267,9 +267,11 @@ def _find_shortest(rows: SortedRows, sides: Bool[Array, "2 n"]) -> Scalar:
 
 
 def _pilot_lengthscale(rows: SortedRows, kernel: type[Compact]) -> Scalar:
-    """Returns the lengthscale of the fits that estimate variances: c min(σ, IQR/1.349) n^(-1/5).
+    """Returns the lengthscale of the fits that estimate variances: c min(1, IQR/1.349) n^(-1/5).
 
-    σ is 1, and n counts different inputs. A quartile between two rows is their mean.
+    In units of `rows.x`, whose standard deviation is 1. c is that of the kernel in `PILOT_FACTORS`,
+    and n counts different inputs of rows with weight, which come first. A quartile between two rows
+    is their mean.
     """
     has_weight = rows.weights > 0
     n = jnp.sum(has_weight.astype(int))

@@ -129,7 +129,10 @@ def _require_bounds(model: Any, bounds: tuple[Any, Any], trainable: Any) -> None
 
 
 def _require_compatible(objective: Objective, options: Options, starts: int | None) -> None:
-    """Raises `ValueError` if options contradict each other or the objective."""
+    """Raises `ValueError` if options contradict each other or the objective.
+
+    `starts`: the number of starts that the user gave, checked; None: not given.
+    """
     name = type(objective).__name__
     if objective.is_stochastic and options.key is None:
         raise ValueError(f"{name} draws rows at random: pass key=jax.random.PRNGKey(0).")

@@ -191,9 +191,10 @@ class _Features(NamedTuple):
 
 
 def bias_columns(kernel: Kernel, prior: Prior | None, platform: str) -> int:
-    """Returns the number of columns of heads that hold biases of keys.
+    """Returns how many columns are appended to the features of q and k for a bias of each key.
 
-    It is 3 for a `Gaussian`, and on "cuda" if keys are hidden; else 0.
+    It is 3 for a `Gaussian`, whose −‖k‖²/2 is one, and on "cuda" if a mask hides keys from all
+    queries (`KeyMask.allowed`, not a window); else 0.
     """
     is_hidden = platform == "cuda" and key_mask_of(prior).allowed is not None
     # three numbers of half precision add up to one of single precision
