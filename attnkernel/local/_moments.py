@@ -22,6 +22,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.tracing import is_at_most, is_symbolic, stop_gradients
@@ -230,28 +231,28 @@ def local_moments(
             right = jnp.matmul(shift, right, precision="highest")
         return gram, right, log_mass, rounding
 
-    def moments_of_row(point: Float[Array, "*batch dim"], row: Array) -> tuple[Array, ...]:
+    def moments_of_row(point: Array, row: Array) -> tuple[Array, Array, Array, Array]:
         gram, right, log_mass, rounding = moments_of_chunk(point[..., None, :], row[None])
         return gram[..., 0, :, :], right[..., 0, :, :], log_mass[..., 0], rounding[..., 0, :]
 
     if size == 1 and at_once == rows:  # no loop, no permutation
         by_row = jax.vmap(moments_of_row, (-2, 0), (-3, -3, -1, -2))
-        gram, right, log_mass, rounding = by_row(q, jnp.arange(rows))
-        return gram, right, log_mass, rounding
+        return by_row(q, jnp.arange(rows))
     order = _order_by_neighbour(jax.lax.stop_gradient(q[..., columns]), size)
     chunks = -(-rows // (size * at_once))
     numbers = order[jnp.minimum(jnp.arange(chunks * at_once * size), rows - 1)]
     numbers = numbers.reshape(chunks, at_once, size)
 
     moments_of_rows = jax.vmap(lambda rows: moments_of_chunk(q[..., rows, :], rows))
-    found = jax.lax.map(jax.checkpoint(moments_of_rows, prevent_cse=False), numbers)
+    stored = jax.checkpoint_policies.save_only_these_names("means")  # those of `_gaussian_means`
+    checkpointed = jax.checkpoint(moments_of_rows, prevent_cse=False, policy=stored)
+    found = jax.lax.map(checkpointed, numbers)
     batch, back = found[2].ndim - 3, jnp.argsort(order)
 
     def to_query_order(leaf: Array) -> Array:
         """(chunks, at_once, *batch, size, ...) to (*batch, queries, ...)."""
         leaf = jnp.moveaxis(leaf, (0, 1), (batch, batch + 1))
-        shape = (*leaf.shape[:batch], numbers.size, *leaf.shape[batch + 3 :])
-        leaf = leaf.reshape(shape)
+        leaf = leaf.reshape(*leaf.shape[:batch], numbers.size, *leaf.shape[batch + 3 :])
         return jnp.take(leaf, back, axis=batch)
 
     gram, right, log_mass, rounding = map(to_query_order, found)
@@ -259,11 +260,11 @@ def local_moments(
 
 
 def _is_gaussian(parts: KernelPriorRule, dim: int) -> bool:
-    """Whether log-weights are those of a Gaussian of one or two columns, without a metric, over τ,
+    """Whether log-weights are those of a Gaussian of up to three columns, without a metric, over τ,
     plus what does not depend on ℓ."""
     kernel, prior, rule = parts
     is_plain = type(kernel) is Gaussian and kernel.metric is None and type(rule) is Softmax
-    return is_plain and dim <= 2 and getattr(prior, "is_additive", prior is None)
+    return is_plain and dim <= 3 and getattr(prior, "is_additive", prior is None)
 
 
 def _power_means(powers: tuple, weights: KernelPriorRule, method: Method, arrays: tuple) -> tuple:
@@ -291,8 +292,9 @@ def _gaussian_means(powers: tuple, weights: Any, method: Any, arrays: Any, at: A
     $$ \frac{\partial\, \overline{f}}{\partial \log \ell_c} = \frac{s_c^2}{\tau \ell_c^2} \big(
        \overline{d_c^2 f} - \overline{d_c^2}\; \overline{f} \big), \qquad d = (k - q) / s = u - a $$
 
-    `at`: a, of the queries, and the scale s. A search of order 1 in two columns takes 0.6 of the
-    time for 2000 rows, 0.55 for 6433; in three columns 0.85, which they do without.
+    `at`: a, of the queries, and the scale s. A search of order 1 takes 0.64 and 0.51 of the time
+    for 2000 and 6433 rows of two columns, 0.61 for 3000 of three; for 2000 of four it would take
+    1.2 of it.
     """
     return _power_means(powers, weights, method, arrays)
 
@@ -307,7 +309,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     log, move = eqx.filter_jvp(log_of, (kernel,), tangents[1][:1])
     unit = move * (scale / jnp.exp(log)) ** 2 / jnp.asarray(rule.temperature, scale.dtype)
     more = tuple(exponents(len(scale), sum(some[-1]) + 2) for some in powers)
-    *wide, log_mass = _power_means(more, *primals[1:4])
+    *wide, log_mass = checkpoint_name(_power_means(more, *primals[1:4]), "means")
 
     # a query that is not finite has no slope, in reverse mode neither
     finite = jnp.isfinite(wide[0][..., :1, :])

@@ -94,7 +94,7 @@ def test_gradients_equal_finite_differences(x64, order, method, labels, monkeypa
     lengthscales alone are, about shared centres, means of two degrees more, except under a prior
     that changes scores: half of them are those of a √2 times longer lengthscale."""
     monkeypatch.setattr(_moments, "MAX_CENTRED_NUMBERS", 0)
-    x, y, x_new = sample(2, m=37)
+    x, y, x_new = sample(4 - order, m=37)
 
     @jax.jit
     def slopes(*arguments):
@@ -111,7 +111,7 @@ def test_gradients_equal_finite_differences(x64, order, method, labels, monkeypa
     def expected_loss(log_lengthscale, x, y, x_new):
         return np.sum(np.sin(by_numpy(x_new, x, np.exp(log_lengthscale), order) @ y))
 
-    arguments = (np.log([0.9, 1.1]), x, y, x_new)
+    arguments = (np.log([0.9, 1.1, 1.2][order - 1 :]), x, y, x_new)
     found, *alone = jax.device_get(slopes(*arguments))
     np.testing.assert_allclose(alone, [found[0], found[0]], rtol=1e-9)
     assert_slopes(found, expected_loss, arguments, step=1e-6, rtol=1e-5, atol=1e-6)
@@ -168,21 +168,29 @@ def test_a_shared_centre_far_from_its_queries(x64):
     assert few * rows * width <= MAX_CENTRED_NUMBERS < rows * rows * width
     model = ak.KernelRegression(ak.Gaussian(np.array([3e-3, 4.0, 2e-3])), order=1)
 
-    @eqx.filter_jit
-    def slope_and_fit(model):
-        def total(model):
-            local = model.local_fit(x, x, y)
-            return jnp.sum(local.coefficients[:, 0]), local
+    def total(model):
+        local = model.local_fit(x, x, y)
+        return jnp.sum(local.coefficients[:, 0]), local
 
-        return eqx.filter_grad(total, has_aux=True)(model)
-
-    slope, shared = jax.device_get(slope_and_fit(model))
-    parts = (local_fit(model, part, x, y) for part in np.split(x, rows // few))
-    alone = np.concatenate([part.coefficients for part in parts])
+    slope, shared = jax.device_get(eqx.filter_jit(eqx.filter_grad(total, has_aux=True))(model))
+    alone = [local_fit(model, part, x, y).coefficients for part in np.split(x, rows // few)]
     assert np.all(shared.deficient)
     assert np.all(np.isfinite(shared.coefficients))
     assert np.all(np.isfinite(slope.kernel.lengthscale_parameter.z))
-    np.testing.assert_allclose(shared.coefficients[:, 0], alone[:, 0], atol=1e-5)
+    np.testing.assert_allclose(shared.coefficients[:, 0], np.concatenate(alone)[:, 0], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_slopes_in_lengthscales_form_each_weight_once(x64):
+    """About shared centres: a gradient takes no more exponentials than its value."""
+    x, y, _ = sample(2, n=1601)
+
+    def total(width):
+        return jnp.sum(ak.KernelRegression(ak.Gaussian(width), order=1)(x, x, y) ** 2)
+
+    compiled = [jax.jit(each).lower(np.ones(2)).compile() for each in (total, jax.grad(total))]
+    value, slope = (each.cost_analysis()["transcendentals"] for each in compiled)
+    assert 0 < slope < 1.01 * value
 
 
 def test_extremes_of_float32():
@@ -190,12 +198,10 @@ def test_extremes_of_float32():
     x, y, _ = (part.astype("f") for part in sample(1))
 
     @jax.jit
+    @jax.value_and_grad
     def error_and_slope(log_lengthscale, points):
-        def error(log_lengthscale):
-            model = ak.KernelRegression(ak.Gaussian(jnp.exp(log_lengthscale)), order=1)
-            return jnp.mean(model(points, points, y) ** 2)
-
-        return jax.value_and_grad(error)(log_lengthscale)
+        model = ak.KernelRegression(ak.Gaussian(jnp.exp(log_lengthscale)), order=1)
+        return jnp.mean(model(points, points, y) ** 2)
 
     for scale, lengthscale in itertools.product((1e-30, 1.0, 1e15), (1e-3, 0.3, 1e3)):
         log_lengthscale = np.log(scale * lengthscale).astype("f")
@@ -217,8 +223,7 @@ def test_rank_deficient_designs_are_reported(x64):
     assert local.condition[0] > 1e10 > local.condition[1]
     np.testing.assert_allclose(local.coefficients[0, :, 0], [2.0, 0.0], atol=1e-6)
     assert np.isneginf(local.log_mass[2])
-    found = np.asarray(predict(model, x_new, x, y))
-    np.testing.assert_array_equal(np.isnan(found), [False, False, True])
+    np.testing.assert_array_equal(np.isnan(predict(model, x_new, x, y)), [False, False, True])
 
 
 @pytest.mark.parametrize("order", [1, slow(2)])
@@ -256,9 +261,8 @@ def statsmodels_test_data():
     ("order", "bandwidths"), [slow(0, [0.6163835, 0.1649656]), slow(1, [1.717891, 2.449415])]
 )
 def test_leave_one_out_bandwidths_of_np(x64, order, bandwidths):
-    x, y = statsmodels_test_data()
     model = ak.KernelRegression(ak.Gaussian(np.ones(2)), order=order)
-    fit = ak.fit(model, x, y, objective=ak.LeaveOneOut(), starts=1)
+    fit = ak.fit(model, *statsmodels_test_data(), objective=ak.LeaveOneOut(), starts=1)
     np.testing.assert_allclose(fit.model.kernel.lengthscale, bandwidths, rtol=2e-6)
 
 
@@ -278,9 +282,8 @@ def test_estimates_and_slopes_of_statsmodels(x64, order, name):
 
 def test_unsupported_orders_and_rules_are_refused():
     assert_raises(r"order.*0.*1.*2.*got 3", ak.KernelRegression, ak.Gaussian(1.0), order=3)
-    x = np.arange(3.0)
     entmax = ak.KernelRegression(ak.Gaussian(1.0), rule=ak.Entmax(1.5))
-    assert_raises(r"Softmax.*got Entmax", fitted_and_leverage, entmax, x, x)
+    assert_raises(r"Softmax.*got Entmax", fitted_and_leverage, entmax, *np.eye(2))
 
 
 def test_no_queries_give_no_predictions():
