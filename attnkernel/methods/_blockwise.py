@@ -158,15 +158,16 @@ class Blockwise(Method):
 
         The second is None if sums that store no weight are unsupported or slower. Sizes that are
         not given are those of the fewest equal blocks of at most `MAX_BLOCK_ROWS` rows. With a
-        table of blocks or `Segments` the limit is a quarter: more of the smaller ones are skipped.
-        T = 1024, 4096, 16384 in 8 packed documents: 27, 236, 1831 ms, in smaller blocks 22, 131,
-        1748; `HeldOut`, which skips few, would take twice as long.
+        table of blocks or a `KeyMask` of segments the limit is a quarter up to 8192 keys: more of
+        the smaller ones are skipped. T = 1024, 4096, 16384, 32768 in 8 packed documents: 27, 236,
+        1831, 4100 ms, in smaller blocks 22, 131, 1748, 5180; `HeldOut`, which skips few, would take
+        twice as long.
 
         The second has the limits `unmaterialised.MAX_BLOCK_ROWS` instead. Its sizes, given ones
         too, are then rounded up to a multiple of `UNROLLED_KEYS`.
         """
-        has_table = getattr(task.prior, "needs_block_table", False)
-        limit = MAX_BLOCK_ROWS // (4 if has_table or key_mask_of(task.prior).segments else 1)
+        skips = getattr(task.prior, "needs_block_table", False) or key_mask_of(task.prior).segments
+        limit = MAX_BLOCK_ROWS // (4 if skips and is_at_most(task.keys, 2**13) else 1)
         sizes = self._even_sizes(task, limit, limit)
         if not unmaterialised.is_faster(task):
             return sizes, None

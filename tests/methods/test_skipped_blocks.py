@@ -183,6 +183,7 @@ def test_a_window_reaches_its_first_and_its_last_block(x64):
 BLOCK = np.arange(64) // 8
 MASKS = {
     "causal": ak.Causal(),
+    "segments": priors.Segments(BLOCK),
     "stored": priors.MaskArray((BLOCK[:, None] == BLOCK) | (BLOCK == 2)),
     "complement of stored": ~priors.MaskArray(BLOCK[:, None] != BLOCK),
     "function": priors.MaskFunction(lambda i, j: jnp.abs(i - j) < 3),
@@ -195,11 +196,7 @@ MASKS = {
 
 @pytest.mark.parametrize(
     ("name", "batch"),
-    [
-        ("causal", ()),
-        ("stored", (2,)),
-        *(slow(name, (2,)) for name in MASKS if name != "stored"),
-    ],
+    [("causal", ()), ("stored", (2,)), *(slow(name, (2,)) for name in MASKS if name != "stored")],
 )
 def test_blocks_that_a_mask_excludes_are_not_evaluated(monkeypatch, name, batch):
     """Values of NaN in a block of keys reach no query whose mask excludes the block: they are not
