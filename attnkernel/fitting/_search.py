@@ -114,7 +114,7 @@ def _value_and_gradient(loss: Callable[[PyTree], Array], z: PyTree) -> tuple[Arr
     along = lambda move: jax.jvp(lambda flat: loss(unravel(flat)), (flat,), (move,))  # noqa: E731
     if flat.size == 1:
         with contextlib.suppress(TypeError):  # `vmap` raises it: a `custom_vjp` has no such mode
-            losses, slope = jax.vmap(along)(jnp.ones((1, 1), flat.dtype))
+            losses, slope = jax.vmap(along)(np.ones((1, 1), flat.dtype))
             return losses[0], unravel(slope.astype(flat.dtype))
     return jax.value_and_grad(loss)(z)
 
