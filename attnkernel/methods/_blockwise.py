@@ -159,8 +159,8 @@ class Blockwise(Method):
         The second is None if sums that store no weight are unsupported or slower. Sizes that are
         not given are those of the fewest equal blocks of at most `MAX_BLOCK_ROWS` rows. With a
         table of blocks or a `KeyMask` of segments the limit is a quarter up to 8192 keys: more of
-        the smaller ones are skipped. T = 1024, 4096, 16384, 32768 in 8 packed documents: 27, 236,
-        1831, 4100 ms, in smaller blocks 22, 131, 1748, 5180; `HeldOut`, which skips few, would take
+        the smaller ones are skipped. T = 1024, 4096, 8192, 32768 in 8 packed documents: 27, 236,
+        495, 4100 ms, in smaller blocks 22, 131, 392, 5180; `HeldOut`, which skips few, would take
         twice as long.
 
         The second has the limits `unmaterialised.MAX_BLOCK_ROWS` instead. Its sizes, given ones
