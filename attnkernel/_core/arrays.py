@@ -57,26 +57,26 @@ def is_concrete(*arrays: ArrayLike) -> bool:
     )
 
 
-def is_on_host(*trees: Any) -> bool:
+def is_outside_jit(*trees: Any) -> bool:
     """Whether all arrays of the trees are concrete, and no `jit` surrounds the call."""
     # inside `jit` every new array is a tracer
     return is_concrete(jax.device_put(np.zeros(())), *filter(eqx.is_array, jax.tree.leaves(trees)))
 
 
-def is_on_one_device(*trees: Any) -> bool:
+def can_use_numpy(*trees: Any) -> bool:
     """Whether no `jit` surrounds the call, and each array is concrete and whole on a single device.
 
     NumPy can then index and pad them, which compiles nothing. Different arrays may be on different
     devices.
     """
     arrays = filter(eqx.is_array, jax.tree.leaves(trees))
-    return is_on_host(trees) and all(len(array.devices()) == 1 for array in arrays)
+    return is_outside_jit(trees) and all(len(array.devices()) == 1 for array in arrays)
 
 
 def index_on_host(array: Array, index: Any) -> Array:
-    """Returns `array[index]`; by NumPy where `is_on_one_device`, as XLA compiles a program for each
+    """Returns `array[index]`; by NumPy where `can_use_numpy`, as XLA compiles a program for each
     shape."""
-    if not is_on_one_device(array):
+    if not can_use_numpy(array):
         return array[index]
     return put_like(array, np.asarray(array)[index])
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from .arrays import is_on_one_device
+from .arrays import can_use_numpy
 from .validation import as_path
 
 # CPU seconds of first calls of 200 rows, without → with: `ak.fit` of order 0 1.55 → 0.92, of order
@@ -26,11 +26,11 @@ SMALL_PROGRAM_OPTIONS = {"xla_backend_optimization_level": 1} | (
 def can_use_options(*trees: Any) -> bool:
     """Whether a call with these arrays may set `SMALL_PROGRAM_OPTIONS`.
 
-    It may if JAX's default backend is a CPU and `is_on_one_device` holds for the arrays, unless the
+    It may if JAX's default backend is a CPU and `can_use_numpy` holds for the arrays, unless the
     user has set `jax_disable_most_optimizations`.
     """
     is_optimised = not jax.config.read("jax_disable_most_optimizations")
-    return is_optimised and jax.default_backend() == "cpu" and is_on_one_device(*trees)
+    return is_optimised and jax.default_backend() == "cpu" and can_use_numpy(*trees)
 
 
 class ComparableFunction:

@@ -19,9 +19,9 @@ from .arrays import (
     AnyArray,
     as_points,
     as_real_array,
+    can_use_numpy,
     index_on_host,
     is_concrete,
-    is_on_one_device,
     put_like,
     require_finite,
     wider_dtype,
@@ -146,7 +146,7 @@ class Rows(eqx.Module):
         enter a mean about which sums are centred.
         """
         y = self.y
-        if weights is not None and is_on_one_device(y, weights):
+        if weights is not None and can_use_numpy(y, weights):
             has_weight = np.asarray(weights) > 0
             if not has_weight.all():
                 known = np.asarray(y)[np.argmax(has_weight)]
@@ -159,16 +159,16 @@ class Rows(eqx.Module):
     def padded(self, *others: Array) -> tuple["Rows", *tuple[Array, ...]]:
         """Returns the rows and other arrays, each padded to its `bucket_size` by its last row.
 
-        Added rows have weight 0. Data of similar size then share one program. `is_on_one_device`
+        Added rows have weight 0. Data of similar size then share one program. `can_use_numpy`
         must hold for all arrays.
         """
         x, y, weights, *padded = pad_rows(self.x, self.y, self.weights, *others)
         return Rows(x, y, weights, self.has_one_label), *padded
 
-    def is_on_one_device(self, *others: Any) -> bool:
+    def can_use_numpy(self, *others: Any) -> bool:
         """Whether no `jit` surrounds the call, and each of these and other arrays is concrete and
         whole on a single device: they can be padded."""
-        return is_on_one_device(self, *others)
+        return can_use_numpy(self, *others)
 
 
 def parse_rows(
@@ -354,7 +354,7 @@ def pad_rows(
 ) -> tuple[Array, Array, Array | None, *tuple[Array, ...]]:
     """Returns inputs, labels, weights and other arrays, padded to the `bucket_size` of their rows.
 
-    Padded rows repeat the last row, with weight 0. `is_on_one_device` must hold for the arrays:
+    Padded rows repeat the last row, with weight 0. `can_use_numpy` must hold for the arrays:
     they are padded on the host, which compiles nothing. The results are on the device of x.
 
     Without weights, the given rows have the weight True and the others False; above 8192 rows,
@@ -374,10 +374,10 @@ def pad_points(*arrays: Array) -> tuple[list[Array], Bool[Array, " n"]]:
     """Returns a list of the arrays, padded to their `bucket_size`, and a mask: True for given rows.
 
     The mask is of the first array. Nothing is padded, and the mask is True everywhere, above 8192
-    rows and unless `is_on_one_device` holds for all arrays.
+    rows and unless `can_use_numpy` holds for all arrays.
     """
     (first, *others), is_row = arrays, None
-    if is_on_one_device(*arrays):
+    if can_use_numpy(*arrays):
         first, _, is_row, *others = pad_rows(first, first, None, *others)
     return [first, *others], jax.device_put(np.ones(len(first), bool)) if is_row is None else is_row
 

@@ -222,7 +222,7 @@ def _average_slopes(
         half_width = norm.ppf(0.5 + 0.5 * level)
     else:
         parts, half_width = influence.T * clusters.errors(rule), clusters.half_width
-        sums = jax.ops.segment_sum(parts, clusters.codes, clusters.count)
+        sums = jax.ops.segment_sum(parts, clusters.codes, clusters.padded_count)
         variance = jnp.sum(sums**2, axis=0)
     error = jnp.sqrt(variance)
     width = half_width * error

@@ -94,7 +94,7 @@ class Discontinuity(eqx.Module):
             raise ValueError(f"x_new must be one column, shape (m,) or (m, 1); got {at.shape}.")
         count, at = len(at), at.astype(self.x.dtype)
         rows = Rows(self.x, self.y, self.weights)
-        if rows.is_on_one_device(at):
+        if rows.can_use_numpy(at):
             rows, at = rows.padded(at)
         lengthscales = (self.lengthscale, self.bias_lengthscale)
         level = jax.device_put(np.asarray(self.level, at.dtype))
@@ -226,7 +226,7 @@ def discontinuity(
     at = _read_cutoff(cutoff, rows)
     lengthscales = _read_lengthscales(lengthscale, bias_lengthscale, rows)
     arrays = (rows, *treatments)
-    if rows.is_on_one_device(treatments):
+    if rows.can_use_numpy(treatments):
         arrays = rows.padded(*treatments)
     arrays = (at, jax.device_put(np.asarray(level, at.dtype)), *arrays)
     figures = jit_if_pure(compute_figures, (kernel, order, lengthscales), *arrays)

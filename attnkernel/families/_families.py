@@ -24,8 +24,8 @@ Numbers = Float[Array, "..."]
 class Family(eqx.Module):
     r"""The distribution of a label given its mean, as a function of the linear predictor η.
 
-    To add one, write `log_likelihood`, `link`, `mean`, `variance`, `deviance` and `inside`, each
-    for every entry of an array. ℓ must be concave in η. This one is the normal distribution:
+    To add one, write `log_likelihood`, `link`, `mean`, `variance`, `deviance` and `valid_mean`,
+    each for every entry of an array. ℓ must be concave in η. This one is the normal distribution:
 
     ```python
     class Normal(ak.families.Family):
@@ -44,7 +44,7 @@ class Family(eqx.Module):
         def deviance(self, mean, y):
             return (y - mean) ** 2
 
-        def inside(self, mean):
+        def valid_mean(self, mean):
             return mean
 
     x = jnp.linspace(0.0, 1.0, 9)
@@ -79,7 +79,7 @@ class Family(eqx.Module):
         r"""$2 (\ell(y, g(y)) - \ell(y, g(\mu)))$; finite for each mean that a fit may predict."""
 
     @abc.abstractmethod
-    def inside(self, mean: Numbers) -> Numbers:
+    def valid_mean(self, mean: Numbers) -> Numbers:
         """The nearest mean whose link is finite and whose variance is not 0 to rounding."""
 
     def score_and_curvature(self, y: Numbers, eta: Numbers) -> tuple[Numbers, Numbers]:
@@ -142,11 +142,11 @@ class Binomial(Family):
         return mean * (1.0 - mean)
 
     def deviance(self, mean: Numbers, y: Numbers) -> Numbers:
-        mean = self.inside(mean)
+        mean = self.valid_mean(mean)
         likelihood = xlogy(y, mean) + xlogy(1.0 - y, 1.0 - mean)
         return 2.0 * (_y_log_y(y) + _y_log_y(1.0 - y) - likelihood)
 
-    def inside(self, mean: Numbers) -> Numbers:
+    def valid_mean(self, mean: Numbers) -> Numbers:
         eps = float(jnp.finfo(mean.dtype).eps)
         return jnp.clip(mean, eps, 1.0 - eps)
 
@@ -197,7 +197,7 @@ class Poisson(Family):
         ratio = jnp.where(some, y, 1.0) / jnp.where(some, mean, 1.0)
         return 2.0 * (xlogy(y, ratio) - (y - mean))
 
-    def inside(self, mean: Numbers) -> Numbers:
+    def valid_mean(self, mean: Numbers) -> Numbers:
         return jnp.maximum(mean, float(jnp.finfo(mean.dtype).tiny) ** 0.5)
 
     def check(self, y: ArrayLike) -> None:
@@ -239,7 +239,7 @@ class Gamma(Family):
         ratio = y / mean
         return 2.0 * (ratio - 1.0 - jnp.log(ratio))
 
-    def inside(self, mean: Numbers) -> Numbers:
+    def valid_mean(self, mean: Numbers) -> Numbers:
         return jnp.maximum(mean, float(jnp.finfo(mean.dtype).tiny) ** 0.25)
 
     def check(self, y: ArrayLike) -> None:

@@ -25,7 +25,7 @@ class Box(eqx.Module):
 
     ```python
     >>> box = ak.fitting.Box(jnp.array(0.0), jnp.array(2.0))
-    >>> float(box.inside(box.free(jnp.array(1.5))))
+    >>> float(box.constrain(box.unconstrain(jnp.array(1.5))))
     1.5
     >>> box.contains(jnp.array(3.0)), int(box.edges(jnp.array(2.0)))
     (False, 1)
@@ -50,7 +50,7 @@ class Box(eqx.Module):
                     f"got {low.tolist()} and {high.tolist()} (for a lengthscale: the logarithms)."
                 )
 
-    def binds(self) -> bool:
+    def has_bounds(self) -> bool:
         """Whether any parameter has finite bounds. They must be concrete, not traced."""
         return any(np.any(np.isfinite(np.asarray(low))) for low in jax.tree.leaves(self.lower))
 
@@ -62,7 +62,7 @@ class Box(eqx.Module):
         )
         return all(jax.tree.leaves(inside))
 
-    def inside(self, z: PyTree) -> PyTree:
+    def constrain(self, z: PyTree) -> PyTree:
         """Returns the parameters θ inside the bounds at free variables z, any real numbers."""
 
         def leaf(low: AnyArray, high: AnyArray, z: AnyArray) -> AnyArray:
@@ -72,8 +72,8 @@ class Box(eqx.Module):
 
         return jax.tree.map(leaf, self.lower, self.upper, z)
 
-    def free(self, params: PyTree) -> PyTree:
-        """Returns the free variables z of parameters θ: the inverse of `inside`.
+    def unconstrain(self, params: PyTree) -> PyTree:
+        """Returns the free variables z of parameters θ: the inverse of `constrain`.
 
         Parameters outside their bounds, or within 1 % of the half-width of one, are first moved to
         that distance inside: on the bound dθ/dz is 0. An unbounded θ is its own z.

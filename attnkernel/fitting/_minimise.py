@@ -18,7 +18,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PyTree
 
-from .._core.arrays import as_numpy_if_concrete, is_on_host, namespace_of, to_jax
+from .._core.arrays import as_numpy_if_concrete, is_outside_jit, namespace_of, to_jax
 from .._core.tracing import stop_gradients
 from ..objectives import LeaveOneOut, Penalised, Sample, name_compared_rows
 from ._bfgs import Bfgs
@@ -49,10 +49,10 @@ def search_sample(model: Any, data: Sample, options: Options) -> SearchedSample 
 
     None inside `jit`, and if the objective has no sample (`Objective.subsample`), as for few rows.
     """
-    if not is_on_host(model, data, options.key, options.bounds):
+    if not is_outside_jit(model, data, options.key, options.bounds):
         return None
     searches = prepare_searches(model, data, options)
-    sample = data.objective.subsample(data.x, data.y, searches.number)
+    sample = data.objective.subsample(data.x, data.y, searches.num_searches)
     if sample is None:
         return None
     searches = searches.of_sample(sample)
@@ -73,7 +73,7 @@ def minimise(
     """
     searches = prepare_searches(model, data, options, axes)
     problem = searches.problem
-    if not is_on_host(model, data, options.key, options.bounds):
+    if not is_outside_jit(model, data, options.key, options.bounds):
         constant = searches._replace(problem=stop_gradients(problem))
         end, history = constant.advance(stop_gradients(searches.start()), options.steps)
         return _outcome_of_fits(searches.z, end, history, problem, axes, True)
@@ -99,13 +99,14 @@ def prepare_searches(
     params = jax.tree.leaves(eqx.filter(model, options.trainable))
     tolerance = float(min(jnp.finfo(leaf.dtype).eps for leaf in params)) ** 0.6
     size, is_single = sum(leaf.size for leaf in params), axes is None
-    is_single &= is_on_host(model, data, options.key, options.bounds)
+    is_single &= is_outside_jit(model, data, options.key, options.bounds)
     points = options.starts
     if is_single and points > 1 and size > 1:
         points = max(4 * points, min(32 * size, 256))  # of which the lowest are chosen
     data = name_compared_rows(model, data) if is_single else data
     z, problem = build_problem(model, data, options._replace(starts=points), axes)
-    if is_single and (problem.box is None or not problem.box.binds()):  # all starts are the same
+    # all starts are the same
+    if is_single and (problem.box is None or not problem.box.has_bounds()):
         z = take(slice(1), z)
     is_on_line = is_single and data.x.shape[-1] == 1
     is_on_line &= isinstance(data.objective, LeaveOneOut | Penalised)  # sums of folds are of pairs
@@ -119,7 +120,7 @@ def loss_at(model: Any, data: Sample, options: Options) -> float:
 
     No search is run, but the compiled step of a search evaluates the objective, so that nothing
     else is compiled. Parameters outside their bounds, or within 1 % of the half-width of one, are
-    first moved inside (`Box.free`).
+    first moved inside (`Box.unconstrain`).
     """
     searches = prepare_searches(model, data, options)
     return float(searches.losses_and_gradients(flat_rows(searches.z)[:1])[0][0])
@@ -219,7 +220,7 @@ def search_grids(
         if len(without_slope) == 1:
             break
         # one search; the others are stopped, so that the compiled program is the same
-        number = searches.number
+        number = searches.num_searches
         several = Bfgs.start(take(np.zeros(number, int), unravel_rows(flat_rows(z, 0)[None], z)))
         several = several._replace(converged=np.arange(number) > 0)
         found = take(0, silent.run(several).end)

@@ -117,7 +117,7 @@ def collect_outcome(
     compiled.
     """
     box, xp = problem.box, namespace_of(loss)
-    edges = None if box is None else box.edges(box.inside(end))
+    edges = None if box is None else box.edges(box.constrain(end))
     at_bound = xp.zeros(loss.shape, bool)
     for leaf in jax.tree.leaves(edges):
         at_bound |= xp.any(xp.reshape(leaf, (len(loss), -1)) != 0, axis=-1)

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from .._core.arrays import (
     AnyArray,
     as_numpy_if_concrete,
-    is_on_host,
-    is_on_one_device,
+    can_use_numpy,
+    is_outside_jit,
     namespace_of,
 )
 from .._core.rows import require_regression_data
@@ -73,7 +73,7 @@ class Problem(NamedTuple):
 
     def model(self, z: PyTree) -> Any:
         """Returns the model at free variables z."""
-        return eqx.combine(z if self.box is None else self.box.inside(z), self.frozen)
+        return eqx.combine(z if self.box is None else self.box.constrain(z), self.frozen)
 
     def models(self, z: PyTree) -> Any:
         """Returns the models at free variables that are stacked along a leading axis."""
@@ -121,14 +121,14 @@ def build_problem(
     if axes is not None and axes.objective is not None:
         assert options.key is not None
         objectives = len(options.key)
-    if is_on_one_device(options.key, options.bounds):
+    if can_use_numpy(options.key, options.bounds):
         data = data.padded(model, objectives)
     x, weights = data.x, data.objective.weights
     if axes is not None:
         z, box = _spread_starts_of_fits(model, x, weights, options.key, start_options, axes)
     else:
         params = eqx.filter(model, start_options.trainable)
-        if is_on_host(model, x, weights, options.bounds):
+        if is_outside_jit(model, x, weights, options.bounds):
             x, weights, params = as_numpy_if_concrete((x, weights, params))
         z, box = _spread_starts(model, params, x, weights, start_options)
     return z, Problem(eqx.partition(model, start_options.trainable)[1], *data, box)
@@ -167,7 +167,7 @@ def _spread_starts(
     box = Box(*(eqx.filter(side, options.trainable) for side in bounds))
     if isinstance(x, np.ndarray):
         box = as_numpy_if_concrete(box)
-    return box.free(box.starts(params, options.starts)), box
+    return box.unconstrain(box.starts(params, options.starts)), box
 
 
 def vmap_over_fits(function: Callable, axes: Problem | None, batched: int) -> Callable:

@@ -168,7 +168,7 @@ class Searches(NamedTuple):
         return Bfgs.start(as_numpy_if_concrete(self.z), axes=1 if self.axes is None else 2)
 
     @property
-    def number(self) -> int:
+    def num_searches(self) -> int:
         """The number of searches of a single fit; there may be more points to begin at."""
         return min(self.options.starts, len(flat_rows(self.z)))
 
@@ -180,7 +180,7 @@ class Searches(NamedTuple):
         Where they are not finite the loss is infinite and the gradient 0. They are the first step
         of searches from these points, so that nothing else is compiled.
         """
-        losses, gradients, number = [], [], self.number
+        losses, gradients, number = [], [], self.num_searches
         for begin in range(0, len(points), number):
             rows = points[begin : begin + number]
             is_padding = np.arange(number) >= len(rows)
@@ -270,12 +270,12 @@ class Searches(NamedTuple):
         are starts; with one parameter, a grid comes first (`_run_on_line`).
         """
         points = flat_rows(self.z)
-        if self.number == len(points):
+        if self.num_searches == len(points):
             on_line = points.shape[1] == 1 and len(np.unique(points)) > 1
             return self._run_on_line(points[:, 0]) if on_line else self.run(self.start())
         points[2::2] = 0.5 * (points[2::2] + points[:1])
         others = np.argsort(self.losses_and_gradients(points)[0][1:])
-        chosen = points[np.append(0, 1 + others[: self.number - 1])]
+        chosen = points[np.append(0, 1 + others[: self.num_searches - 1])]
         state = Bfgs.start(unravel_rows(chosen, take(0, self.z)))
         return self.run(state, keeps_lowest=True)
 
@@ -373,7 +373,7 @@ def _restart_at_sample_minima(
     at no minimum, on a plateau of the sample or because it was dropped, follows the best one.
     """
     end, history, box = as_numpy_if_concrete(searched.end), searched.history, searches.problem.box
-    params = end.z if box is None else box.inside(end.z)
+    params = end.z if box is None else box.constrain(end.z)
     ends, loss = flat_rows(params), np.asarray(history["loss"])[:, -1]
     order = np.argsort(np.where(np.isfinite(loss), loss, np.inf))
     followed = np.arange(len(ends))

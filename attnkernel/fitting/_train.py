@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from .._core.arrays import AnyArray, as_numpy_if_concrete, is_on_host, namespace_of
+from .._core.arrays import AnyArray, as_numpy_if_concrete, is_outside_jit, namespace_of
 from .._core.compilation import comparable_by_program
 from ..objectives import Sample
 from ._checkpoints import identity_of
@@ -42,7 +42,7 @@ def train(model: Any, data: Sample, options: Options, axes: Problem | None = Non
     `axes`: the batched axes of several fits; None: one fit. **Raises:** `ValueError` for
     checkpoints inside `jit`, or if they hold more steps than `options.steps`.
     """
-    on_host = is_on_host(model, data, options.key, options.bounds)
+    on_host = is_outside_jit(model, data, options.key, options.bounds)
     key = jax.random.PRNGKey(0) if options.key is None else options.key
     assert options.optimizer is not None
     z, problem = build_problem(model, data, options._replace(key=key), axes)

@@ -298,7 +298,7 @@ def compute_likelihood_bands(
     error = jnp.where(empty, jnp.nan, jnp.sqrt(dispersion[None] * found.variance))
     width = critical_value(level, rows, simulation, noise_and_error) * error
     at_query = family.mean(local.coefficients[:, 0])
-    inside = family.inside(at_query)  # where no mean has this link, the nearest that has one
+    inside = family.valid_mean(at_query)  # where no mean has this link, the nearest that has one
     eta = jnp.where(at_query == inside, local.coefficients[:, 0], family.link(inside))
     slope = family.mean_slope(eta)
     parts = (mean, slope * error, family.mean(eta - width), family.mean(eta + width))
@@ -337,7 +337,7 @@ def _label_errors(
     none = jnp.zeros((len(x), 0), x.dtype)
     parts = model.polynomial(x, prior), family
     sums = influence_sums(x, x, roots, none, local, *parts, is_relative=True)
-    mean = family.inside(fitted)
+    mean = family.valid_mean(fitted)
     slope, variance = family.mean_slope(family.link(mean)), family.variance(mean)
     squares = weights[:, None] * (labels - mean) ** 2 / variance
     norms = weights[:, None] * slope**2 / variance * sums.variance

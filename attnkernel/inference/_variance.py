@@ -252,7 +252,7 @@ def padded_rows(fit: Fit, at: NewInputs | None = None) -> tuple[Float[Array, "pa
     """
     model, rows, at = fit.model, fit.rows, fit.x if at is None else at
     can_pad = isinstance(model, Smoother) and model.can_pad_rows
-    if can_pad and rows.is_on_one_device(model, at):
+    if can_pad and rows.can_use_numpy(model, at):
         rows, at = rows.padded(at)
     return at, rows
 
@@ -274,8 +274,8 @@ class Clusters(eqx.Module):
 
     codes: Int[Array, " n"]
     half_width: Float[Array, ""]  # a quantile of Student's t
-    number: Int[Array, ""]  # of clusters, G
-    count: int = eqx.field(static=True)  # at least G: data of similar size share it
+    num_clusters: Int[Array, ""]  # G
+    padded_count: int = eqx.field(static=True)  # at least G: data of similar size share it
 
     @classmethod
     def of_rows(
@@ -319,7 +319,7 @@ class Clusters(eqx.Module):
         $\frac{G}{G - 1} \frac{n - 1}{n - \nu}$ for n rows, ν = `trace` and G clusters.
         """
         left = jnp.maximum(n - trace, jnp.finfo(trace.dtype).eps ** 0.5)
-        return (n - 1) / left * self.number / (self.number - 1)
+        return (n - 1) / left * self.num_clusters / (self.num_clusters - 1)
 
     def sum_of_squares(
         self, predict: Callable[[Array], Array], errors: Float[Array, "n out"]
@@ -330,7 +330,7 @@ class Clusters(eqx.Module):
         """
         n, out = errors.shape
         max_labels = 2**22  # numbers of labels at a time, rows times clusters
-        size = max(1, min(self.count, max_labels // (n * out)))
+        size = max(1, min(self.padded_count, max_labels // (n * out)))
 
         def of_chunk(first: Int[Array, ""]) -> Float[Array, "m out"]:
             own = self.codes[:, None] == first + jnp.arange(size)[None, :]
@@ -338,7 +338,7 @@ class Clusters(eqx.Module):
             found = predict(labels.reshape(n, size * out))
             return jnp.sum(found.reshape(-1, size, out) ** 2, axis=1)
 
-        return jnp.sum(jax.lax.map(of_chunk, jnp.arange(0, self.count, size)), axis=0)
+        return jnp.sum(jax.lax.map(of_chunk, jnp.arange(0, self.padded_count, size)), axis=0)
 
     def errors(self, rule: RowVariance) -> Float[Array, "n out"]:
         """Returns the error eᵢ of each label, whose sums within clusters, weighted by Lᵢ(x), are

@@ -30,7 +30,7 @@ from ..methods import (
     exact_polynomial_sums,
     map_selected_queries,
 )
-from ..priors import key_mask_of
+from ..priors import pair_mask_of
 from ._moments import MAX_CHUNK_NUMBERS, method_of_moments
 from ._monomials import Basis, Polynomial, Sums, monomials
 from ._polynomial import LocalFit
@@ -59,7 +59,7 @@ def _sum_by_moments(
     q, valid = zero_nonfinite_queries(q)
     c = math.factorial(term) * influence * basis.units()[None, :]
     c_power = functools.reduce(_multiplied, [c] * power)
-    values = Standardised.of(v, key_mask_of(prior))
+    values = Standardised.of(v, pair_mask_of(prior))
     of_power = kernel, prior, rule.with_temperature_times(1.0 / power)
     scale = basis.scale[0]
     found = method.moments(q, k, values.z, of_power, degree=power * polynomial.order, scale=scale)

@@ -154,7 +154,7 @@ class _Problem(NamedTuple):
         """
         eps, count = float(jnp.finfo(weights.dtype).eps), len(pairs)
         mean = jnp.sum(weights * labels)
-        inside = family.inside(mean)
+        inside = family.valid_mean(mean)
         is_settled = mean != inside
         weights = jnp.where(is_settled, 0.0, weights)
         first = jnp.arange(count) == 0
@@ -237,7 +237,7 @@ def influence_sums(
     def at_label(weights: Array, products: Array, row: Array, beta: Array, sd: Array) -> Any:
         terms = products[:, : len(pairs)]
         eta = jnp.matmul(terms, beta * basis.units(), precision="highest")
-        mean = family.inside(family.mean(eta))  # where the variance is not 0 to rounding
+        mean = family.valid_mean(family.mean(eta))  # where the variance is not 0 to rounding
         slope, variance = family.mean_slope(family.link(mean)), family.variance(mean)
         moments = jnp.matmul(weights * slope**2 / variance, products, precision="highest")
         influence = solve_positive_definite(moments[pairs], first)

@@ -45,7 +45,7 @@ from ..methods import (
     exact_moments,
     map_selected_queries,
 )
-from ..priors import AtPositions, key_mask_of
+from ..priors import AtPositions, pair_mask_of
 from ..rules import Softmax
 from ._monomials import Basis, cholesky_solver, exponents, monomials, with_rank_of
 
@@ -90,7 +90,7 @@ def _bounded_moments(
         parts: KernelPriorRule, q: Array, k: Array, v: Array, centre: Array
     ) -> tuple[Array, Array, Array]:
         q, valid = zero_nonfinite_queries(q)
-        values = Standardised.of(v, key_mask_of(parts[1]))
+        values = Standardised.of(v, pair_mask_of(parts[1]))
         found = method.moments(q, k, values.z, parts, degree=degree, scale=scale)
         certified = _is_certified(found, values, order)
         exact = functools.partial(exact_moments, degree=degree, scale=scale)
@@ -116,7 +116,7 @@ def _is_certified(
 
     `found.tol` bounds four kinds of errors:
 
-    - the constant of β, as the error of a prediction (`Standardised.accepted_error`);
+    - the constant of β, as the error of a prediction (`Standardised.error_scale`);
     - each slope times the root mean square of its monomial, relative to that product or, if this is
       larger, to a thousandth of a typical value;
     - entry (a, b) of $S^{-1}$, in units in which the diagonal of S is 1, relative to
@@ -141,7 +141,7 @@ def _is_certified(
     delta = _product(jnp.abs(inverse), error_of) + _product(amplified, jnp.abs(known))
     rest = jnp.max(delta, axis=1) / (1.0 - contraction)[:, None]
     delta = delta + rows[:, :, None] * rest[:, None, :]
-    of_beta = [values.accepted_error(beta[:, 0])[:, None, :]]
+    of_beta = [values.error_scale(beta[:, 0])[:, None, :]]
     if order:
         slopes = jnp.maximum(jnp.abs(beta[:, 1:]), 1e-3 * values.typical[None, None, :])
         of_beta.append(jnp.where(values.typical[None, None, :] > 0, slopes, jnp.inf))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from .._core.tracing import is_symbolic
 from ..kernels import Kernel
-from ..priors import KeyMask, Prior, key_mask_of
+from ..priors import PairMask, Prior, pair_mask_of
 from ..rules import Rule
 from ._softmax_state import SoftmaxState
 
@@ -80,7 +80,7 @@ class Standardised(NamedTuple):
     typical: Float[Array, " dim_v"]
 
     @classmethod
-    def of(cls, v: Float[Array, "keys dim_v"], mask: KeyMask) -> "Standardised":
+    def of(cls, v: Float[Array, "keys dim_v"], mask: PairMask) -> "Standardised":
         """Standardises the values of the keys where `mask.allowed` is true; others are not read.
 
         If `mask.allowed` is None, all keys count. Other factors of the mask are ignored.
@@ -103,7 +103,7 @@ class Standardised(NamedTuple):
         typical = jnp.where(count > 0, jnp.maximum(typical, 1e-30), 0.0)
         return cls(z, centre, unit, typical)
 
-    def accepted_error(self, z: Float[Array, "queries dim_v"]) -> Float[Array, "queries dim_v"]:
+    def error_scale(self, z: Float[Array, "queries dim_v"]) -> Float[Array, "queries dim_v"]:
         r"""Returns the magnitude to which the error of a prediction c + h z is relative.
 
         In units of h it is $\max(\min(|z|, |z + c / h|),\, g / 1000)$; infinite for a constant
@@ -230,10 +230,10 @@ def batch_size_within_memory(task: Task) -> int | None:
 def mask_unsupported_reason(prior: Prior | None, masks: str, *factors: str) -> str | None:
     """Returns why a method that supports only masks of keys rejects this prior, or None.
 
-    `masks`: the masks that it takes, in words. `factors`: the factors of a `KeyMask` that it
+    `masks`: the masks that it takes, in words. `factors`: the factors of a `PairMask` that it
     supports besides `allowed`, such as "is_causal".
     """
-    got = key_mask_of(prior).reason_beyond(*factors)
+    got = pair_mask_of(prior).reason_beyond(*factors)
     return (
         None if got is None else f"it takes no prior, or masks of keys such as {masks}; got {got}"
     )

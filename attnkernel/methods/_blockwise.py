@@ -25,7 +25,7 @@ from .._core.parameters import described
 from .._core.tracing import any_in_batch, is_at_most, vary_alike
 from .._core.validation import as_integer
 from ..kernels import Kernel
-from ..priors import Prior, key_mask_of
+from ..priors import Prior, pair_mask_of
 from ..rules import MassAndSlope, Rule, find_threshold, threshold_sums, threshold_tangent
 from . import _blockwise_unmaterialised as unmaterialised
 from ._base import MAX_BLOCK_ROWS, Keys, Method, Queries, Task, Values
@@ -158,7 +158,7 @@ class Blockwise(Method):
 
         The second is None if sums that store no weight are unsupported or slower. Sizes that are
         not given are those of the fewest equal blocks of at most `MAX_BLOCK_ROWS` rows. With a
-        table of blocks or a `KeyMask` of segments the limit is a quarter up to 8192 keys: more of
+        table of blocks or a `PairMask` of segments the limit is a quarter up to 8192 keys: more of
         the smaller ones are skipped. T = 1024, 4096, 8192, 32768 in 8 packed documents: 27, 236,
         495, 4100 ms, in smaller blocks 22, 131, 392, 5180; `HeldOut`, which skips few, would take
         twice as long.
@@ -166,7 +166,7 @@ class Blockwise(Method):
         The second has the limits `unmaterialised.MAX_BLOCK_ROWS` instead. Its sizes, given ones
         too, are then rounded up to a multiple of `UNROLLED_KEYS`.
         """
-        skips = getattr(task.prior, "needs_block_table", False) or key_mask_of(task.prior).segments
+        skips = getattr(task.prior, "needs_block_table", False) or pair_mask_of(task.prior).segments
         limit = MAX_BLOCK_ROWS // (4 if skips and is_at_most(task.keys, 2**13) else 1)
         sizes = self._even_sizes(task, limit, limit)
         if not unmaterialised.is_faster(task):

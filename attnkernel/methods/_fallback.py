@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.arrays import precise_matmul
 from .._core.tracing import any_in_batch, vary_alike
-from ..priors import Mask, PositionBlock, key_mask_of
+from ..priors import Mask, PositionBlock, pair_mask_of
 from ._base import MAX_BLOCK_ROWS, Keys, Parts, Queries, Values
 from ._blocks import (
     Block,
@@ -91,11 +91,11 @@ def map_selected_queries(
 
     **Arguments:** `function`: returns arrays with a row for each query that it gets. `shapes`: the
     shape of a row of each array. `of_queries`: arrays with a row for each query, the queries first.
-    `parts`: the kernel, the prior, and the rule. The `KeyMask` of the prior has no factors but
+    `parts`: the kernel, the prior, and the rule. The `PairMask` of the prior has no factors but
     `allowed` and `excludes_self`.
     """
     (kernel, prior, rule), q = parts, of_queries[0]
-    mask = key_mask_of(prior)
+    mask = pair_mask_of(prior)
     allowed = jnp.ones(len(k), bool) if mask.allowed is None else mask.allowed
     queries, steps = len(q), math.isqrt(-(-len(q) // CHUNK_QUERIES) - 1) + 1
 

@@ -40,7 +40,7 @@ from .._core.arrays import as_points, precise_matmul
 from .._core.double_precision import in_float64
 from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic, over_batch
 from ..kernels import Gaussian, Kernel
-from ..priors import Prior, key_mask_of
+from ..priors import Prior, pair_mask_of
 from ..rules import Rule, Softmax
 from ._base import (
     Keys,
@@ -93,9 +93,9 @@ class Fourier(Method):
     with $\bar v$ the mean of the values and g the geometric mean of $|v - \bar v|$. The error is
     relative to the prediction and to its distance from $\bar v$. Next to a zero of either it is
     relative to a thousandth of a typical distance.
-    Every other query is recomputed by `Blockwise`; `recomputed` says how many. One transform of the
-    keys serves all lengthscales of a `vmap`, and all columns of v. Derivatives of every order are
-    those of the sums.
+    Every other query is recomputed by `Blockwise`; `count_recomputed` says how many. One transform
+    of the keys serves all lengthscales of a `vmap`, and all columns of v. Derivatives of every
+    order are those of the sums.
 
     In one dimension it also gives the moments of local polynomials, each by a filter of its own,
     for a rule without a sink. The solutions from these moments are certified by a bound on their
@@ -199,7 +199,7 @@ class Fourier(Method):
             self.tol,
         )
 
-    def recomputed(
+    def count_recomputed(
         self,
         q: ArrayLike,
         k: ArrayLike,
@@ -229,7 +229,7 @@ class Fourier(Method):
 
         A certified error is within `tol`. Queries that are not certified get mass 1 and total 0.
         """
-        values = Standardised.of(v, key_mask_of(prior))
+        values = Standardised.of(v, pair_mask_of(prior))
         sums, error = self._bounded_sums(q, k, values.z, (kernel, prior, rule))
         mass, total, error = sums[0, :, 0], sums[0, :, 1:], error[0]
 
@@ -239,7 +239,7 @@ class Fourier(Method):
         z, error = jnp.where(certified, z, 1.0)[:, None], jnp.where(certified, error, 0.0)[:, None]
         ratio = jax.lax.stop_gradient(total) / z
         delta = (error / (z - error)) * (1 + jnp.abs(ratio))
-        certified &= jnp.all(delta <= self.tol * values.accepted_error(ratio), axis=1)
+        certified &= jnp.all(delta <= self.tol * values.error_scale(ratio), axis=1)
         total = values.centre[None, :] * mass[:, None] + values.unit[None, :] * total
         mass, total = jnp.where(certified, mass, 1.0), jnp.where(certified[:, None], total, 0.0)
         return SoftmaxState(jnp.zeros_like(mass), mass, total), certified
@@ -255,7 +255,7 @@ class Fourier(Method):
         kernel, prior, rule = parts
         assert isinstance(kernel, Gaussian)  # as unsupported_reason says
         assert isinstance(rule, Softmax)
-        mask = key_mask_of(prior)
+        mask = pair_mask_of(prior)
         seen = jnp.ones(len(k), bool) if mask.allowed is None else mask.allowed
         columns = jnp.concatenate([seen[:, None].astype(v.dtype), v], axis=1)
         covariance = _covariance(kernel, k.shape[1]) * rule.temperature

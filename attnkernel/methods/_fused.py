@@ -27,7 +27,7 @@ from .._core.parameters import Constant
 from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.validation import require_bool, require_choice
 from ..kernels import DotProduct, Gaussian, Kernel, SoftCapped, in_units
-from ..priors import KeyMask, Prior, key_mask_of
+from ..priors import PairMask, Prior, pair_mask_of
 from ..rules import Rule, Softmax
 from ._base import MAX_BLOCK_ROWS, Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._blockwise import sums_at_shift
@@ -129,7 +129,7 @@ class Fused(Method):
         masks = "HeldOut, Causal() and Window" + ("" if is_cudnn else ", and Segments")
         if (reason := mask_unsupported_reason(task.prior, masks, *factors)) is not None:
             return reason
-        left, right = key_mask_of(task.prior).limits
+        left, right = pair_mask_of(task.prior).limits
         if is_cudnn and left is not None and right != 0:
             return "cuDNN has windows to the left alone: join ak.Causal()"
         own = bias_columns(task.kernel, task.prior, platform)
@@ -194,9 +194,9 @@ def bias_columns(kernel: Kernel, prior: Prior | None, platform: str) -> int:
     """Returns how many columns are appended to the features of q and k for a bias of each key.
 
     It is 3 for a `Gaussian`, whose −‖k‖²/2 is one, and on "cuda" if a mask hides keys from all
-    queries (`KeyMask.allowed`, not a window); else 0.
+    queries (`PairMask.allowed`, not a window); else 0.
     """
-    is_hidden = platform == "cuda" and key_mask_of(prior).allowed is not None
+    is_hidden = platform == "cuda" and pair_mask_of(prior).allowed is not None
     # three numbers of half precision add up to one of single precision
     return 3 if isinstance(kernel, Gaussian) or is_hidden else 0
 
@@ -222,7 +222,7 @@ def _padded_features(
         assert isinstance(kernel, DotProduct)  # as unsupported_reason says
         q, k = in_units(kernel, q, k, rule.temperature)
         query_term, bias = jnp.zeros(len(q), q.dtype), jnp.zeros(len(k), k.dtype)
-    allowed = key_mask_of(prior).allowed
+    allowed = pair_mask_of(prior).allowed
     allowed = jnp.ones(len(k), bool) if allowed is None else allowed
     allowed, bias = (jnp.pad(x, (0, -len(k) % multiple)) for x in (allowed, bias))
     # so low that its weight is 0, and so high that differences of two do not overflow
@@ -254,7 +254,7 @@ def sums_by_cudnn(q: Array, k: Array, v: Array, parts: Any, dtype: Any) -> Sums:
     products, bfloat16 or float16.
     """
     features = _padded_features(q, k, v, parts, dtype, "cuda")
-    limits = key_mask_of(parts[1]).limits
+    limits = pair_mask_of(parts[1]).limits
     call = functools.partial(attend_by_cudnn, limits=limits)
     out, log_mass = call(features.q, features.k, features.v)
     # cuDNN has no gradient of the log-mass: it is the mean slope of the scores at constant weights
@@ -281,8 +281,8 @@ def sums_by_splash(
     )
 
     (kernel, prior, rule), v = parts, values[:, :-1]
-    features, key_mask = _padded_features(q, k, v, parts, method.dtype, "tpu"), key_mask_of(prior)
-    shape, limits = (len(features.q), len(features.k)), key_mask.limits
+    features, pairs = _padded_features(q, k, v, parts, method.dtype, "tpu"), pair_mask_of(prior)
+    shape, limits = (len(features.q), len(features.k)), pairs.limits
     mask = masks.FullMask(shape) if limits == (None, None) else masks.LocalMask(shape, limits, 0)
     is_capped = isinstance(kernel, SoftCapped)
     program = splash.make_splash_mha_single_device(
@@ -291,7 +291,7 @@ def sums_by_splash(
         attn_logits_soft_cap=kernel.cap / rule.temperature if is_capped else None,
         interpret=method.interpret,
     )
-    segments = splash.SegmentIds(*_segments(key_mask, (len(q), len(k)), shape))
+    segments = splash.SegmentIds(*_segments(pairs, (len(q), len(k)), shape))
     out, (log_mass,) = program(features.q[None], features.k[None], features.v[None], segments)
     return _unpadded_sums(features, log_mass[0].astype(q.dtype), out[0], v)
 
@@ -308,7 +308,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None,
     return out, (None, eqx.filter_jvp(sums, primals, tangents)[1])
 
 
-def _segments(mask: KeyMask, sizes: tuple[int, int], padded: tuple[int, int]) -> list[Array]:
+def _segments(mask: PairMask, sizes: tuple[int, int], padded: tuple[int, int]) -> list[Array]:
     """Returns the segment number of each query and of each key; −1 for padding, and for a key that
     no query sees.
 

@@ -15,7 +15,7 @@ from .._core.arrays import precise_matmul
 from .._core.tracing import is_symbolic, vary_alike
 from .._core.validation import require_instance
 from ..kernels import DotProduct, Features, FiniteRank, Gaussian, Kernel, RandomFeatures, in_units
-from ..priors import Prior, key_mask_of
+from ..priors import Prior, pair_mask_of
 from ..rules import Rule, Softmax
 from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._softmax_state import SoftmaxState, finite_shift
@@ -93,7 +93,7 @@ class Linear(Method):
         masks = "HeldOut and Causal(), also joined by &"
         if (reason := mask_unsupported_reason(task.prior, masks, "is_causal")) is not None:
             return reason
-        if key_mask_of(task.prior).is_causal and task.queries != task.keys:
+        if pair_mask_of(task.prior).is_causal and task.queries != task.keys:
             return (
                 "with a causal mask it takes as many queries as keys; got "
                 f"{task.queries} queries and {task.keys} keys"
@@ -103,10 +103,10 @@ class Linear(Method):
     def softmax_state(
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
-        of_queries, of_keys = self.both(q, k, kernel, rule)
+        of_queries, of_keys = self.apply_features(q, k, kernel, rule)
         values = jnp.concatenate([v, jnp.ones((v.shape[0], 1), v.dtype)], axis=1)
         state = LinearState.empty(of_keys.log.shape[1], v.shape[1], v.dtype)
-        mask = key_mask_of(prior)
+        mask = pair_mask_of(prior)
         if mask.allowed is not None:
             allowed = mask.allowed[:, None]
             log = jnp.where(allowed, of_keys.log, -jnp.inf)
@@ -118,7 +118,9 @@ class Linear(Method):
             softmax = _read_state(_add_keys(state, of_keys, values), of_queries)
         return softmax.with_sink(rule.log_sink())
 
-    def both(self, q: Queries, k: Keys, kernel: Kernel, rule: Rule) -> tuple[Features, Features]:
+    def apply_features(
+        self, q: Queries, k: Keys, kernel: Kernel, rule: Rule
+    ) -> tuple[Features, Features]:
         """Features of queries and of keys: those of a `FiniteRank` kernel, or else random ones."""
         if isinstance(kernel, FiniteRank):
             return kernel.features(q), kernel.features(k)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from .._core.validation import require_bool
 from ..kernels import Kernel
-from ..priors import AtPositions, HeldOut, Prior, key_mask_of
+from ..priors import AtPositions, HeldOut, Prior, pair_mask_of
 from ..rules import Rule
 from ._base import Keys, Method, Queries, Task, Values
 from ._blockwise import Blockwise
@@ -187,7 +187,7 @@ def _prior_of_device(
     queries on the device. `keys`: the number of all keys of all devices; the positions from
     there on are padding and hidden.
     """
-    mask = key_mask_of(prior)
+    mask = pair_mask_of(prior)
     number = first_key + jnp.arange(-(-keys // devices))
     padding = number >= keys if keys % devices else None
     if mask.reason_beyond() is None:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._core.tracing import NO_SYMBOLIC_SIZES, is_symbolic
 from ..kernels import Biweight, Boxcar, Epanechnikov, Kernel, Laplace, Radial, Triangular, Triweight
-from ..priors import Prior, key_mask_of
+from ..priors import Prior, pair_mask_of
 from ..rules import Rule, Softmax
 from ._base import Keys, Method, Queries, Task, Values, mask_unsupported_reason
 from ._softmax_state import SoftmaxState
@@ -58,7 +58,7 @@ class Sorted(Method):
         masks = "HeldOut and ExcludeSelf, also joined by &"
         if (reason := mask_unsupported_reason(task.prior, masks, "excludes_self")) is not None:
             return reason
-        if key_mask_of(task.prior).excludes_self and task.queries != task.keys:
+        if pair_mask_of(task.prior).excludes_self and task.queries != task.keys:
             return (
                 "with ExcludeSelf it takes queries and keys that are the same rows; got "
                 f"{task.queries} queries and {task.keys} keys"
@@ -72,7 +72,7 @@ class Sorted(Method):
     def softmax_state(
         self, q: Queries, k: Keys, v: Values, kernel: Kernel, prior: Prior | None, rule: Rule
     ) -> SoftmaxState:
-        mask = key_mask_of(prior)
+        mask = pair_mask_of(prior)
         assert isinstance(kernel, Radial)
         assert isinstance(rule, Softmax)
         hidden = jnp.zeros(len(k), bool) if mask.allowed is None else ~mask.allowed

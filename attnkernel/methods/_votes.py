@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from .._core.arrays import AnyArray
 from ..kernels import Kernel
-from ..priors import Prior, key_mask_of
+from ..priors import Prior, pair_mask_of
 from ..rules import Rule, Softmax
 from ._base import Keys, Method, Queries, Task
 from ._dense import log_weights_of_block
@@ -144,7 +144,7 @@ def votes_on_a_line(
     `count` nearest keys. 10⁵ queries and keys take 0.1 s, by all pairs 33 s.
     """
     assert isinstance(rule, Softmax)
-    mask, values = key_mask_of(prior), jnp.zeros((len(k), 1), k.dtype)
+    mask, values = pair_mask_of(prior), jnp.zeros((len(k), 1), k.dtype)
 
     def log_sum(power: Array) -> Float[Array, " queries"]:
         tempered = Softmax(rule.temperature / power)

@@ -18,7 +18,7 @@ from .._core.tracing import is_at_most
 from .._core.validation import as_integer, require_instance
 from ..attention import jit_if_pure
 from ..local import LocalFit, warn_of_extrapolation
-from ..priors import KeyWeights, Prior, key_mask_of
+from ..priors import KeyWeights, Prior, pair_mask_of
 from ._linear_smoother import Estimate, LinearSmoother
 from ._local_regression import support_of
 from ._regression import KernelRegression
@@ -124,7 +124,7 @@ class BiasReduced(SmootherWrapper, LinearSmoother):  # type: ignore[override]
         k, whole = rows.x, with_weights(prior, rows)
         if prior is not None:
             prior.check(q.shape[0], k.shape[0])
-        mask = key_mask_of(prior)
+        mask = pair_mask_of(prior)
         # whether all queries see the same labels
         is_shared = mask.reason_beyond() is None
         if is_shared:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._core.arrays import as_points, as_real_array, precise_matmul
 from .._core.rows import Labels, NewInputs, Predictions, Rows
 from ..methods import Votes
-from ..priors import ExcludeSelf, Prior, key_mask_of
+from ..priors import ExcludeSelf, Prior, pair_mask_of
 from ._smoother import Smoother, hide_rows, on_padded_rows
 
 
@@ -295,7 +295,7 @@ class DenseSmoother(LinearSmoother):
         if prior is None:
             return rows
         prior.check(len(q), len(rows.x))
-        mask = key_mask_of(prior)
+        mask = pair_mask_of(prior)
         if mask.reason_beyond() is not None:
             raise ValueError(
                 f"{type(self).__name__} takes a prior only if it hides the same rows from every "

@@ -92,7 +92,7 @@ class LocalLikelihood(LocalRegression):
         # the local mean solves the equations of every family
         constant = local_polynomial(q, k, v, polynomial)
         mean, empty = constant.coefficients[:, 0], jnp.isneginf(constant.log_mass)
-        eta = jnp.where(empty[:, None], 0.0, self.family.link(self.family.inside(mean)))
+        eta = jnp.where(empty[:, None], 0.0, self.family.link(self.family.valid_mean(mean)))
         flags = constant.deficient, constant.extrapolates
         return mean, LikelihoodFit(eta[:, None, :], empty, *flags)
 

@@ -18,7 +18,7 @@ from .._core.arrays import wider_dtype
 from .._core.rows import Labels, NewInputs, Predictions, Rows, RowWeights, is_positive
 from .._core.validation import as_integer, require_instance
 from ..losses import MEDIAN_OF_ABSOLUTE_NORMAL, Bisquare, RobustLoss, absolute_error
-from ..priors import Prior, key_mask_of
+from ..priors import Prior, pair_mask_of
 from ._linear_smoother import DataSupport, LinearSmoother
 from ._smoother import SmootherWrapper, hide_rows, on_padded_rows
 
@@ -175,9 +175,9 @@ def _robustness_weights(
     """Returns δ of each label, from checked data.
 
     They depend on the prior only by the rows that it hides from every query in q, as its
-    `key_mask_of` says. A prior that is no such mask has no effect.
+    `pair_mask_of` says. A prior that is no such mask has no effect.
     """
-    mask = key_mask_of(prior)
+    mask = pair_mask_of(prior)
     weights = rows.weights if mask.unsupported_reason else hide_rows(rows, mask).weights
     v = rows.y.astype(wider_dtype(jnp.result_type(rows.x, rows.y)))
 

@@ -20,7 +20,7 @@ from ..attention import jit_if_pure
 from ..kernels import Kernel, unbounded
 from ..local import warn_of_extrapolation
 from ..methods import Method
-from ..priors import HeldOut, KeyMask, KeyWeights, Mask, Prior, require_prior
+from ..priors import HeldOut, KeyWeights, Mask, PairMask, Prior, require_prior
 from ..rules import Rule
 
 
@@ -50,7 +50,7 @@ def with_weights(prior: Prior | None, rows: Rows) -> Prior | None:
     return row_prior if prior is None else prior * row_prior
 
 
-def hide_rows(rows: Rows, mask: KeyMask) -> Rows:
+def hide_rows(rows: Rows, mask: PairMask) -> Rows:
     """Returns the rows with weight 0 where `mask.allowed` is False: hidden from every query.
 
     Other factors of the mask are ignored.
@@ -198,7 +198,7 @@ def on_padded_rows(
     Data of similar size then share the program.
     """
     m = q.shape[0]  # a size, or a symbol of one in an export
-    can_pad = prior is None and model.can_pad_rows and rows.is_on_one_device(model, q)
+    can_pad = prior is None and model.can_pad_rows and rows.can_use_numpy(model, q)
     if can_pad:
         rows, q = rows.padded(q)
     found = jit_if_pure(function, (model, prior), q, rows)

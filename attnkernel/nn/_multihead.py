@@ -18,7 +18,7 @@ from ..attention import Auto, PerHead, as_order, attention_weights, require_part
 from ..kernels import DotProduct, Features, Kernel
 from ..local import Polynomial, local_polynomial
 from ..methods import Linear, LinearState, Method, Votes, advance
-from ..priors import AtPositions, Causal, Prior, key_mask_of
+from ..priors import AtPositions, Causal, Prior, pair_mask_of
 from ..rules import Rule, Softmax
 from ._cache import KVCache, RecurrentCache
 from ._cached_layer import HeadsLayer, NewRows
@@ -272,12 +272,12 @@ class MultiheadAttention(HeadsLayer):
         reason = method.unsupported_reason(task_of(one, one, one, kernel, prior, rule))
         if reason is not None:
             raise ValueError(f"Linear cannot evaluate this: {reason}")
-        mask = key_mask_of(prior)
+        mask = pair_mask_of(prior)
         if not mask.is_causal or mask.allowed is not None:
             raise ValueError(f"A recurrent cache takes no prior but ak.Causal(); got {prior!r}.")
-        features = eqx.filter_eval_shape(method.both, one, one, kernel, rule)[1].log.shape[1]
+        _, of_key = eqx.filter_eval_shape(method.apply_features, one, one, kernel, rule)
         dtype = wider_dtype(as_float_dtype("dtype", dtype))
-        empty = LinearState.empty(features, self.vo_size, dtype)
+        empty = LinearState.empty(of_key.log.shape[1], self.vo_size, dtype)
         return RecurrentCache(jax.tree.map(lambda leaf: jnp.stack([leaf] * self.num_heads), empty))
 
     def _read(
@@ -415,10 +415,10 @@ class MultiheadAttention(HeadsLayer):
         require_instance("cache", cache, (KVCache, RecurrentCache), "attention.cache(100)")
         if isinstance(cache, RecurrentCache):
             return self._decode_linear(new, cache)
-        heads, after = self._seen_by(new, cache)
+        heads, after = self._project_and_append(new, cache)
         return self._output(self._attend(*heads)[0]), after
 
-    def _seen_by(
+    def _project_and_append(
         self, new: NewRows, cache: KVCache
     ) -> tuple[tuple[Heads, Heads, Heads, Prior], KVCache]:
         """Returns (queries of new rows, keys, values, prior), and the new cache.
@@ -463,7 +463,7 @@ class MultiheadAttention(HeadsLayer):
 
         def head(state: LinearState, q: Array, k: Array, v: Array) -> tuple[Array, LinearState]:
             values = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
-            query_features, key_features = method.both(q, k, kernel, rule)
+            query_features, key_features = method.apply_features(q, k, kernel, rule)
             if valid is not None:
                 log = jnp.where(valid[:, None], key_features.log, -jnp.inf)
                 key_features = Features(log, jnp.where(valid[:, None], key_features.factor, 0.0))

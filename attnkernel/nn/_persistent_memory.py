@@ -99,7 +99,7 @@ class PersistentMemory(CachedLayer):
 
     def _decode_rows(self, new: NewRows, cache: Any) -> tuple[Array, KVCache]:
         require_instance("cache", cache, KVCache, "memory.cache(100)")
-        heads, after = self.attention._seen_by(new, cache)
+        heads, after = self.attention._project_and_append(new, cache)
         return self._attend(*heads), after
 
     def _attend(

@@ -22,7 +22,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import Scalar, as_real_array, is_on_one_device, put_like
+from .._core.arrays import Scalar, as_real_array, can_use_numpy, put_like
 from .._core.parameters import Positive, log_of
 from .._core.rows import Inputs, Labels, Rows
 from .._core.validation import require_instance, require_positive
@@ -318,7 +318,7 @@ def at_distinct_inputs(model: Any, data: Sample) -> Sample:
     )
     is_smoother = type(model) is KernelRegression and isinstance(model.rule, Softmax)
     can_merge = has_formula and is_smoother and model.can_pad_rows
-    if not (can_merge and is_on_one_device(model, x, y, objective.weights)):
+    if not (can_merge and can_use_numpy(model, x, y, objective.weights)):
         return data
     keys, weights = np.asarray(x), objective.weights
     if weights is not None:

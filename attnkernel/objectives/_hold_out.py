@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import AnyArray, Scalar, as_points, as_real_array, is_concrete, is_on_one_device
+from .._core.arrays import AnyArray, Scalar, as_points, as_real_array, can_use_numpy, is_concrete
 from .._core.rows import Inputs, Labels, bucket_size, is_positive
 from .._core.validation import as_integer, as_integer_tuple
 from ..priors import HeldOut
@@ -284,7 +284,7 @@ def permuted_rows(key: PRNGKeyArray, n: int) -> Int[AnyArray, " n"]:
     Outside `jit` and with `jax_threefry_partitionable` it is a NumPy array, from a program that all
     n of the same `bucket_size` share.
     """
-    if not (_bits_ignore_number() and is_on_one_device(key)):
+    if not (_bits_ignore_number() and can_use_numpy(key)):
         return jax.random.permutation(key, n)
     size = bucket_size(n)
     return np.asarray(_draw_rows(key, size, size, jax.device_put(np.arange(size) < n)))[:n]

@@ -12,7 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import Scalar, as_real_array, index_on_host, is_concrete, is_on_one_device
+from .._core.arrays import Scalar, as_real_array, can_use_numpy, index_on_host, is_concrete
 from .._core.pandas_frames import is_frame
 from .._core.rows import Inputs, Labels, as_valid_weights, is_positive, pad_rows
 from .._core.validation import require_function, require_shape
@@ -225,7 +225,7 @@ class Sample(NamedTuple):
         """
         x, y, objective = self
         can_pad = isinstance(model, Smoother) and model.can_pad_rows and objective.can_pad_rows
-        if not (can_pad and is_on_one_device(model, x, y, objective)):
+        if not (can_pad and can_use_numpy(model, x, y, objective)):
             return self
         axis, n = x.ndim - 2, x.shape[-2]
         x, y, weights = pad_rows(x, y, objective.weights, axis=axis)

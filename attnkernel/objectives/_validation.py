@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import Scalar, as_real_array, index_on_host, is_on_one_device
+from .._core.arrays import Scalar, as_real_array, can_use_numpy, index_on_host
 from .._core.rows import Inputs, Labels, Rows
 from .._core.validation import as_integer
 from ..attention import jit_if_pure
@@ -109,7 +109,7 @@ def _polynomial_order(model: Any, data: Sample) -> int:
     """
     order = getattr(getattr(model, "model", model), "order", 0)
     has_support = isinstance(model, Smoother) and type(model).evaluate is not Smoother.evaluate
-    return order if has_support and is_on_one_device(model, *data) else 0
+    return order if has_support and can_use_numpy(model, *data) else 0
 
 
 def name_compared_rows(model: Any, data: Sample) -> Sample:

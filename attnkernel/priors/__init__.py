@@ -8,8 +8,8 @@ from ._base import (
     PositionBlock as PositionBlock,
     Prior as Prior,
     Product as Product,
-    key_mask_of,
     key_range_of,
+    pair_mask_of,
     require_prior,
 )
 from ._biases import (
@@ -21,7 +21,6 @@ from ._biases import (
     RelativeBias as RelativeBias,
     alibi_slopes as alibi_slopes,
 )
-from ._key_mask import KeyMask as KeyMask
 from ._masks import (
     Causal as Causal,
     ExcludeSelf as ExcludeSelf,
@@ -32,5 +31,6 @@ from ._masks import (
     Prefix as Prefix,
     Window as Window,
 )
+from ._pair_mask import PairMask as PairMask
 from ._positions import AtPositions as AtPositions, Segments as Segments
 from ._score_function import ScoreFunction as ScoreFunction

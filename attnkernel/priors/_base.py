@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._core.validation import require_instance, require_shape
-from ._key_mask import KeyMask
+from ._pair_mask import PairMask
 
 
 class PositionBlock(NamedTuple):
@@ -104,13 +104,13 @@ class Prior(eqx.Module):
         """False only if the pair has no weight, whatever its score: by default if log π is -inf."""
         return ~jnp.isneginf(self.log_pair(i, j))
 
-    def as_key_mask(self) -> KeyMask:
-        """Returns the prior as a `KeyMask`; if it is none, one that has an `unsupported_reason`.
+    def pair_mask(self) -> PairMask:
+        """Returns the prior as a `PairMask`; if it is none, one that has an `unsupported_reason`.
 
-        `Fourier`, `Sorted`, `Linear` and `Fused` take only priors that are a `KeyMask`. Default:
+        `Fourier`, `Sorted`, `Linear` and `Fused` take only priors that are such a mask. Default:
         the prior is not one; the reason is the name of its class.
         """
-        return KeyMask(unsupported_reason=type(self).__name__)
+        return PairMask(unsupported_reason=type(self).__name__)
 
     def pairwise(
         self, i: Int[Array, " queries"], j: Int[Array, " keys"]
@@ -227,8 +227,8 @@ class Product(Prior):
         """Whether a factor needs `Blockwise` to read every pair once, to find empty blocks."""
         return any(getattr(part, "needs_block_table", False) for part in (self.first, self.second))
 
-    def as_key_mask(self) -> KeyMask:
-        return key_mask_of(self.first).intersect(key_mask_of(self.second))
+    def pair_mask(self) -> PairMask:
+        return pair_mask_of(self.first).intersect(pair_mask_of(self.second))
 
 
 @eqx.filter_custom_jvp
@@ -371,8 +371,8 @@ class And(_Pair):
             self.first.key_range(first, last, keys), self.second.key_range(first, last, keys)
         )
 
-    def as_key_mask(self) -> KeyMask:
-        return self.first.as_key_mask().intersect(self.second.as_key_mask())
+    def pair_mask(self) -> PairMask:
+        return self.first.pair_mask().intersect(self.second.pair_mask())
 
 
 class Or(_Pair):
@@ -435,14 +435,14 @@ def _require_scalar(method: str, result: Any) -> Any:
     return require_shape(method, result, (), expected, "i and j are single positions.")
 
 
-def key_mask_of(prior: Any) -> KeyMask:
-    """Returns `prior.as_key_mask()`. For None, without a prior, this is the mask of all pairs; for
-    an `ak.PerHead`, a `KeyMask` with an `unsupported_reason`."""
+def pair_mask_of(prior: Any) -> PairMask:
+    """Returns `prior.pair_mask()`. For None, without a prior, this is the mask of all pairs; for
+    an `ak.PerHead`, a `PairMask` with an `unsupported_reason`."""
     if prior is None:
-        return KeyMask()
+        return PairMask()
     if isinstance(prior, Prior):
-        return prior.as_key_mask()
-    return KeyMask(unsupported_reason=type(prior).__name__)
+        return prior.pair_mask()
+    return PairMask(unsupported_reason=type(prior).__name__)
 
 
 def key_range_of(prior: Any, first: int, last: int, keys: int) -> range | None:

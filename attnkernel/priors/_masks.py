@@ -13,7 +13,7 @@ from .._core.arrays import as_boolean_array
 from .._core.compilation import comparable_by_program
 from .._core.validation import require_function, require_integer
 from ._base import Mask, PositionBlock, require_entries
-from ._key_mask import KeyMask
+from ._pair_mask import PairMask
 
 
 class ExcludeSelf(Mask):
@@ -35,8 +35,8 @@ class ExcludeSelf(Mask):
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return i != j
 
-    def as_key_mask(self) -> KeyMask:
-        return KeyMask(excludes_self=True)
+    def pair_mask(self) -> PairMask:
+        return PairMask(excludes_self=True)
 
 
 class MaskFunction(Mask):
@@ -102,10 +102,10 @@ class Causal(Mask):
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         return block.j_low - block.i_high <= self.offset
 
-    def as_key_mask(self) -> KeyMask:
+    def pair_mask(self) -> PairMask:
         if isinstance(self.offset, int) and self.offset == 0:
-            return KeyMask(limits=(None, 0))
-        return KeyMask(unsupported_reason="Causal of another offset than the number 0")
+            return PairMask(limits=(None, 0))
+        return PairMask(unsupported_reason="Causal of another offset than the number 0")
 
 
 class Window(Mask):
@@ -138,8 +138,8 @@ class Window(Mask):
             block.j_low - block.i_high <= self.right
         )
 
-    def as_key_mask(self) -> KeyMask:
-        return KeyMask(limits=(self.left, self.right))
+    def pair_mask(self) -> PairMask:
+        return PairMask(limits=(self.left, self.right))
 
 
 class Prefix(Mask):
@@ -245,8 +245,8 @@ class HeldOut(Mask):
         allowed = jax.lax.optimization_barrier(~self.held_out[j])
         return jnp.where(allowed[None, :], scores, -jnp.inf)
 
-    def as_key_mask(self) -> KeyMask:
-        return KeyMask(allowed=~self.held_out)
+    def pair_mask(self) -> PairMask:
+        return PairMask(allowed=~self.held_out)
 
 
 class MaskArray(Mask):

@@ -17,7 +17,7 @@ from .._core.arrays import (
 )
 from .._core.validation import as_integer
 from ._base import Mask, PositionBlock, Prior, require_prior
-from ._key_mask import KeyMask
+from ._pair_mask import PairMask
 
 
 class _WithPositions(Prior):
@@ -178,8 +178,8 @@ class Segments(_WithPositions, Mask):
         low_q, high_q, low_k, high_k = self.ranges(block)
         return (low_q <= high_k) & (low_k <= high_q)
 
-    def as_key_mask(self) -> KeyMask:
-        return KeyMask(segments=(self.queries, self.keys))
+    def pair_mask(self) -> PairMask:
+        return PairMask(segments=(self.queries, self.keys))
 
 
 def _ends_of_lengths(name: str, lengths: ArrayLike | Sequence[int]) -> Int[AnyArray, " sequences"]:

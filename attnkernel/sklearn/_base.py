@@ -339,14 +339,14 @@ class KernelEstimator(BaseEstimator):
         """Returns the queries as `_read_queries` gives them, and the predictions.
 
         Gives the warnings of the model, but no `ExtrapolationWarning` if
-        `_is_deficient_everywhere`.
+        `_is_mostly_deficient`.
         """
         q, (x, y, weights) = self._read_queries(X), self._rows[:3]
         with enable_x64(True), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = np.array(self.model_(q, x, y, weights=weights))
             is_own = any(issubclass(each.category, ExtrapolationWarning) for each in caught)
-            is_own = is_own and self._is_deficient_everywhere()
+            is_own = is_own and self._is_mostly_deficient()
         for each in caught:
             if not (is_own and issubclass(each.category, ExtrapolationWarning)):
                 warnings.warn(each.message, each.category, stacklevel=3)
@@ -366,7 +366,7 @@ class KernelEstimator(BaseEstimator):
         found = jax.tree.map(np.asarray, found)
         return dataclasses.replace(found, indices=rows.given[found.indices])
 
-    def _is_deficient_everywhere(self) -> bool:
+    def _is_mostly_deficient(self) -> bool:
         """Returns whether the local design is rank-deficient at over half of the fitted rows.
 
         At most 100 rows are checked. One-hot columns do this: near a row, a category is constant.

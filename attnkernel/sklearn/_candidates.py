@@ -165,7 +165,7 @@ def fit_on_line(
 
     def free(log_t: float) -> Any:
         parameters = eqx.filter(models(float(np.exp(log_t))), eqx.is_inexact_array)
-        return box.free(as_numpy_if_concrete(parameters))
+        return box.unconstrain(as_numpy_if_concrete(parameters))
 
     def loss(log_t: float) -> float:
         found = float(searches.losses_and_gradients(flat_rows(free(log_t), 0)[None])[0][0])

@@ -77,8 +77,8 @@ print("y", data.y[some].round(2))
 # Every method evaluates the same function, and a method that you name never falls back to another.
 # We let `Fourier` predict 4000 labels, each from all others, and compare with the sum over all
 # pairs. Its `tol`, $10^{-6}$ by default, bounds the relative error of each prediction. Queries
-# without a certificate are summed again, pair by pair; `recomputed` counts them. `Sorted` has no
-# tolerance: it is exact to rounding.
+# without a certificate are summed again, pair by pair; `count_recomputed` counts them. `Sorted`
+# has no tolerance: it is exact to rounding.
 
 
 # %%
@@ -97,7 +97,7 @@ for kernel, method in (
     worst = jnp.max(jnp.abs(fast - exact) / jnp.abs(exact))
     print(f"{type(method).__name__:8s} {kernel}: largest relative deviation {worst:.1e}")
 
-again = ak.methods.Fourier().recomputed(
+again = ak.methods.Fourier().count_recomputed(
     few.x, few.x, few.y[:, None], kernel=ak.Gaussian(0.02), prior=ak.priors.ExcludeSelf()
 )
 print(f"queries that Fourier summed again: {int(again)} of {len(few.x)}")

@@ -62,7 +62,7 @@ def test_means_at_the_ends_of_their_range(x64, dtype):
     def computed(zero, one, means):
         found = {}
         for name, family in FAMILIES.items():
-            inside = family.inside(means)
+            inside = family.valid_mean(means)
             eta, variance = family.link(inside), family.variance(inside)
             information = family.mean_slope(eta) ** 2 / variance
             found[name] = [inside, eta, variance, information]
@@ -106,7 +106,7 @@ class NegativeBinomial(Family):
         likelihood = lambda mean: self.log_likelihood(y, jnp.log(mean))  # noqa: E731
         return 2 * (likelihood(jnp.maximum(y, 1e-9)) - likelihood(mean))
 
-    def inside(self, mean):
+    def valid_mean(self, mean):
         return jnp.maximum(mean, 1e-30)
 
 

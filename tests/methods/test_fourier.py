@@ -66,7 +66,7 @@ def results_of_400():
         kernel = ak.Gaussian(lengthscale)
         options = {"kernel": kernel, "return_log_mass": True}
         ours, dense = (ak.attend(q, k, v, **options, method=m) for m in (fourier, Dense()))
-        return ours, dense, fourier.recomputed(q, k, v, kernel=kernel)
+        return ours, dense, fourier.count_recomputed(q, k, v, kernel=kernel)
 
     return lambda *arguments: jax.device_get(results(*arguments))
 
@@ -102,7 +102,7 @@ def test_only_a_prediction_of_zero_needs_a_thousandth_of_a_typical_value(x64):
     half = np.random.default_rng(4).uniform(0.1, 3.0, 200)
     k, v = (np.concatenate([a, -a])[:, None] for a in (half, np.ones(200)))  # v is its own sign
     q, fourier = np.array([[-1.0], [0.0], [1.5]]), Fourier(1e-11)
-    recomputed = jax.jit(lambda q: fourier.recomputed(q, k, v, kernel=ak.Gaussian(0.5)))
+    recomputed = jax.jit(lambda q: fourier.count_recomputed(q, k, v, kernel=ak.Gaussian(0.5)))
     assert int(recomputed(q)) == 1
     assert int(recomputed(q + 0.5)) == 0
 

@@ -1,5 +1,5 @@
 """`Linear`: exact for kernels of finite rank, unbiased with random features for others;
-`Prior.as_key_mask`: what a factorised method may ask of a prior, also of a user's own."""
+`Prior.pair_mask`: what a factorised method may ask of a prior, also of a user's own."""
 
 import functools
 
@@ -92,7 +92,7 @@ def test_random_features_are_unbiased(x64, kernel, positive):
     def estimates(q, k):
         def of(key, count):
             features = RandomFeatures(count, DIM, positive=positive, key=key)
-            of_q, of_k = Linear(features).both(q, k, kernel, ak.Softmax())
+            of_q, of_k = Linear(features).apply_features(q, k, kernel, ak.Softmax())
             return (of_q.factor * jnp.exp(of_q.log)) @ (of_k.factor * jnp.exp(of_k.log)).T
 
         keys = jax.random.split(jax.random.PRNGKey(3), 400)
@@ -249,8 +249,8 @@ class FromFirst(priors.Prior):
         allowed = self.flags[j] & ((i != j) | (not self.excludes_self))
         return jnp.where(allowed, 0.0, -jnp.inf)
 
-    def as_key_mask(self):
-        return priors.KeyMask(allowed=self.flags, excludes_self=self.excludes_self)
+    def pair_mask(self):
+        return priors.PairMask(allowed=self.flags, excludes_self=self.excludes_self)
 
 
 class UpToNow(priors.Mask):
@@ -259,8 +259,8 @@ class UpToNow(priors.Mask):
     def allows(self, i, j):
         return j <= i
 
-    def as_key_mask(self):
-        return priors.KeyMask(limits=(None, 0))
+    def pair_mask(self):
+        return priors.PairMask(limits=(None, 0))
 
 
 OWN = FromFirst(jnp.asarray(EVEN))
@@ -280,25 +280,25 @@ OTHERS = FromFirst(jnp.asarray(EVEN), excludes_self=True)
     ],
     ids=["sorted", "linear, product", "sharded", "fourier, product"],
 )
-def test_a_prior_of_the_users_own_is_taken_as_a_key_mask(x64, method, kernel, prior):
+def test_the_pair_mask_of_a_users_own_prior_is_used(x64, method, kernel, prior):
     x = np.random.default_rng(0).normal(size=(PLACES, 1))
     parts = kernel, prior, ak.Softmax(), x, x, np.sin(3.0 * x)
     assert_equals_dense(method, *parts, derivatives=False, rtol=1e-5, atol=1e-6)
 
 
 def test_masks_of_keys_intersect():
-    mask = (priors.HeldOut(EVEN) & priors.ExcludeSelf() & ak.Causal()).as_key_mask()
+    mask = (priors.HeldOut(EVEN) & priors.ExcludeSelf() & ak.Causal()).pair_mask()
     np.testing.assert_array_equal(mask.allowed, ~EVEN)
     assert mask.excludes_self
     assert mask.is_causal
-    windows = (ak.Window(5, 2) & ak.Window(3, 4)).as_key_mask()
+    windows = (ak.Window(5, 2) & ak.Window(3, 4)).pair_mask()
     assert windows.limits == (3, 2)
-    both = (ak.Causal() & ak.Window(5, 2)).as_key_mask()
+    both = (ak.Causal() & ak.Window(5, 2)).pair_mask()
     assert both.limits == (5, 0)
-    assert (ak.Causal() & ak.Causal()).as_key_mask().is_causal
+    assert (ak.Causal() & ak.Causal()).pair_mask().is_causal
     segments = priors.Segments(EVEN.astype(int))
-    assert "two Segments" in (segments & segments).as_key_mask().unsupported_reason
-    both = (priors.HeldOut(EVEN) * priors.HeldOut(np.arange(PLACES) > 4)).as_key_mask()
+    assert "two Segments" in (segments & segments).pair_mask().unsupported_reason
+    both = (priors.HeldOut(EVEN) * priors.HeldOut(np.arange(PLACES) > 4)).pair_mask()
     np.testing.assert_array_equal(both.allowed, ~EVEN & (np.arange(PLACES) <= 4))
 
 
@@ -311,5 +311,5 @@ def test_masks_of_keys_intersect():
         (priors.AtPositions(ak.Causal(), np.arange(PLACES)), "AtPositions"),
     ],
 )
-def test_other_priors_are_no_key_masks(prior, reason):
-    assert prior.as_key_mask().unsupported_reason == reason
+def test_other_priors_have_no_pair_mask(prior, reason):
+    assert prior.pair_mask().unsupported_reason == reason

@@ -89,7 +89,7 @@ def test_calls_refuse_what_the_method_does_not_take():
     laplace = {"kernel": ak.Laplace(0.5), "method": Sorted()}
     message = "^Fourier cannot evaluate this: .*Gaussian.*Laplace"
     assert_raises("^Sorted cannot evaluate", ak.attend, x, x, x, **gaussian, method=Sorted())
-    assert_raises(message, Fourier().recomputed, x, x, x, kernel=ak.Laplace(0.3))
+    assert_raises(message, Fourier().count_recomputed, x, x, x, kernel=ak.Laplace(0.3))
     assert_raises("^Fourier cannot .*one dimension, not 2.*Auto", model, x, x, x[:, 0])
     message = "rule must weigh each key by itself.*Entmax"
     assert_raises(message, softmax_state, x, x, x, **dot, rule=ak.Entmax(1.5))

@@ -48,7 +48,7 @@ class OneOfFamilies(ak.families.Family):
     def deviance(self, mean, y):
         return self._call("deviance", mean, y)
 
-    def inside(self, mean):
+    def valid_mean(self, mean):
         return self._call("inside", mean)
 
 
@@ -244,7 +244,7 @@ def test_windows_that_do_not_determine_a_fit(x64):
     fit, loss = jax.device_get(fit_and_loss(x, y))
     assert np.isfinite(loss)
     assert (fit.deficient[2], fit.empty.tolist()) == (True, [False, False, False, True])
-    least = np.log(np.asarray(ak.Poisson().inside(jnp.asarray(0.0))))
+    least = np.log(np.asarray(ak.Poisson().valid_mean(jnp.asarray(0.0))))
     np.testing.assert_allclose(fit.coefficients[0, :, 0], [least, 0.0], rtol=1e-14)
     np.testing.assert_allclose(fit.coefficients[2, 0, 0], np.log(3.0), rtol=1e-12)
 

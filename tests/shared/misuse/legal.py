@@ -8,7 +8,7 @@ RESULTS = (
     "LinearCoefficients Dataset Votes"
 )
 FOR_AUTHORS_INSIDE_JIT = (
-    "unbounded rescaled category_counts periods PointBoxes Features PositionBlock KeyMask "
+    "unbounded rescaled category_counts periods PointBoxes Features PositionBlock PairMask "
     "dense_weights advance identity_of Row"
 )
 CALLED_BY_PLOTNINE = "smooth"

@@ -1,4 +1,4 @@
-"""`KeyMask`: a mask in a form that a method can use without reading it pair by pair."""
+"""`PairMask`: a mask of pairs as a product, which a method need not read pair by pair."""
 
 import functools
 import operator
@@ -7,8 +7,8 @@ from typing import NamedTuple
 from jaxtyping import Array, Bool, Int
 
 
-class KeyMask(NamedTuple):
-    r"""A mask that a method can use without reading it pair by pair, of at most four factors:
+class PairMask(NamedTuple):
+    r"""A mask of pairs, as a product of at most four factors that a method can use directly:
 
     $$ \pi(i, j) = 1\{j \in \mathcal{S}\} \; 1\{j \ne i\} \;
        1\{i - l \le j \le i + r\} \; 1\{a_i = b_j\} $$
@@ -27,7 +27,7 @@ class KeyMask(NamedTuple):
 
     ```python
     held_out = ak.priors.HeldOut(np.array([True, False]))
-    mask = (held_out & ak.priors.ExcludeSelf()).as_key_mask()
+    mask = (held_out & ak.priors.ExcludeSelf()).pair_mask()
     assert mask.allowed.tolist() == [False, True] and mask.excludes_self
     ```
     """
@@ -48,7 +48,7 @@ class KeyMask(NamedTuple):
         """The limits (l, r); None if they are those of all keys or of a causal mask."""
         return None if self.limits == (None, None) or self.is_causal else self.limits
 
-    def intersect(self, other: "KeyMask") -> "KeyMask":
+    def intersect(self, other: "PairMask") -> "PairMask":
         """The mask that allows the pairs that both masks allow.
 
         It has an `unsupported_reason` if either mask has one, or if both have segments.
@@ -56,7 +56,7 @@ class KeyMask(NamedTuple):
         allowed = [mask.allowed for mask in (self, other) if mask.allowed is not None]
         segments = [mask.segments for mask in (self, other) if mask.segments is not None]
         twice = "a product of two Segments" if len(segments) == 2 else None
-        return KeyMask(
+        return PairMask(
             functools.reduce(operator.and_, allowed) if allowed else None,
             self.excludes_self or other.excludes_self,
             (_least(self.limits[0], other.limits[0]), _least(self.limits[1], other.limits[1])),
