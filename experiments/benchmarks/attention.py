@@ -87,11 +87,10 @@ class BenchAttention(AttentionBenchmark):
             row = {"contender": name, "length": self.memory_length}
             row |= {"causal": causal, "phase": phase}
             try:
-                grown, _ = driver.in_fresh_process(driver.growth_of_memory, self.precision, *call)
-                later = driver.in_fresh_process(driver.growth_of_later_call, self.precision, *call)
+                grown = driver.in_fresh_process(driver.growth_of_calls, self.precision, *call)
             except driver.Unavailable as reason:
                 return row | dict.fromkeys(MEMORY) | {"unavailable": str(reason)}
-            return row | dict(zip(MEMORY, (grown, later), strict=True)) | {"unavailable": None}
+            return row | dict(zip(MEMORY, grown, strict=True)) | {"unavailable": None}
 
         label = lambda row: f"{row['contender']}, {_work(row)}"  # noqa: E731
         return {"memory": monitor.collect("memory", places, measure_memory, label)}

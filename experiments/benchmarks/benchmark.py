@@ -26,7 +26,6 @@ class Results(NamedTuple):
 
     table: list[dict[str, Any]]
     more: dict[str, Any]
-    drawn: dict[str, Any] = {}
 
 
 class Benchmark(Study):
@@ -91,20 +90,15 @@ class Benchmark(Study):
         fastest = min(ran, key=lambda name: ran[name])
         return f"{fastest}: {ran[fastest] / row['median'][ours]:.2g} × the time of {ours}"
 
-    def measured(
-        self, monitor: Monitor, cases: Sequence[Callable[[], Case]], name: str = "cases"
-    ) -> list[dict[str, Any]]:
-        """The rows of the cases, within the limits of this config."""
-        limits = {name: getattr(self, name) for name in LIMITS}
-        return measure(monitor, name, cases, self.repeats, along=self.along, **limits)
-
     def run(self, run: Run) -> None:
         with warnings.catch_warnings(action="ignore"):  # of contenders, about their own fits
             super().run(run)
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> Results:
         cases = [functools.partial(self.make_case, key, *place) for place in self.places()]
-        return Results(self.measured(monitor, cases), self.more(key, monitor))
+        limits = {name: getattr(self, name) for name in LIMITS}
+        rows = measure(monitor, cases, self.repeats, along=self.along, **limits)
+        return Results(rows, self.more(key, monitor))
 
     def report(self, results: Results, run: Run) -> None:
         note_unavailable(run, results.table)

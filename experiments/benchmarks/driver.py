@@ -74,7 +74,6 @@ class SelfTimed(NamedTuple):
 
 def measure(
     monitor: Monitor,
-    name: str,
     cases: Sequence[Callable[[], Case]],
     repeats: int,
     *,
@@ -106,8 +105,8 @@ def measure(
         row |= {"median": medians(seconds), "unavailable": unavailable | too_slow}
         return row | case.check(results, row)
 
-    with monitor.progress(name, len(cases)) as tick:
-        for row in monitor.each(name, len(cases), measure_case):
+    with monitor.progress("cases", len(cases)) as tick:
+        for row in monitor.each("cases", len(cases), measure_case):
             rows.append(row)
             monitor.metrics([row])
             tick(len(rows), row["label"])
@@ -247,8 +246,9 @@ def in_fresh_process(function: Callable, *arguments: Any) -> Any:
         return pool.apply(function, arguments)
 
 
-def growth_of_memory(precision: str, prepare: Callable, *arguments: Any) -> tuple[int, Any]:
-    """Bytes that `prepare(*arguments)()` takes over the prepared process, and what it returns.
+def growth_of_calls(precision: str, prepare: Callable, *arguments: Any) -> tuple[int, int | None]:
+    """Bytes that `prepare(*arguments)()` takes over the prepared process, and those of a second
+    call, in which nothing is compiled: None outside Linux, where no peak can be forgotten.
 
     In a fresh process: to be called by `in_fresh_process`.
     """
@@ -256,26 +256,16 @@ def growth_of_memory(precision: str, prepare: Callable, *arguments: Any) -> tupl
         jax.block_until_ready(jax.jit(jnp.sin)(jnp.ones(8)))  # the device is initialised
         call = prepare(*arguments)
         idle = peak_bytes()
-        result = call()
-        return peak_bytes() - idle, result
-
-
-def growth_of_later_call(precision: str, prepare: Callable, *arguments: Any) -> int | None:
-    """Bytes that a second call of `prepare(*arguments)` takes: nothing is compiled in it.
-
-    In a fresh process. None outside Linux, where no peak of memory can be forgotten.
-    """
-    if not sys.platform.startswith("linux"):
-        return None
-    with jax.enable_x64(precision == "float64"):
-        call = prepare(*arguments)
-        call()
+        jax.block_until_ready(call())
+        first = peak_bytes() - idle
+        if not sys.platform.startswith("linux"):
+            return first, None
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # memory that was freed goes back to the system
         Path("/proc/self/clear_refs").write_text("5")  # the peak is what is held now
         idle = peak_bytes()
-        call()
-        return peak_bytes() - idle
+        jax.block_until_ready(call())
+        return first, peak_bytes() - idle
 
 
 def peak_bytes() -> int:

@@ -9,7 +9,7 @@ pairs; all else of ours should take n log n steps at most.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -25,14 +25,7 @@ from ..reports import looks_of, subplots
 from ..runs import Run
 from . import attention_contenders
 from .benchmark import Benchmark, Results
-from .driver import (
-    Case,
-    Contender,
-    Unavailable,
-    compiled,
-    growth_of_later_call,
-    in_fresh_process,
-)
+from .driver import Case, Contender, Unavailable, compiled, growth_of_calls, in_fresh_process
 from .r_scripts import kernsmooth
 from .regression import keops
 from .reports import target
@@ -90,8 +83,8 @@ class BenchGrowth(Benchmark):
             memory = {}
             for name in set(OURS) & {*results}:
                 if row["median"][name] <= self.max_seconds:
-                    work = (self.precision, blocking, make, name, dim, n, self.seed)
-                    memory[name] = in_fresh_process(growth_of_later_call, *work)
+                    work = (self.precision, make, name, dim, n, self.seed)
+                    _, memory[name] = in_fresh_process(growth_of_calls, *work)
             return {**known, "memory": {name: b for name, b in memory.items() if b is not None}}
 
         makers = {name: functools.partial(make, name, dim, n, self.seed) for name in names}
@@ -150,12 +143,6 @@ def exponent(sizes: Sequence[int], values: Any) -> float:
     n, t = np.log(np.array(sizes, float)), np.log(np.asarray(values, float))
     last = n >= min(n[-1] - np.log(10.0) - 1e-9, n[-2])
     return float(np.polyfit(n[last], t[last], 1)[0])
-
-
-def blocking(make: Callable[..., Contender], *arguments: Any) -> Contender:
-    """Returns the contender as a call that ends when its result is there."""
-    call = make(*arguments)
-    return lambda: jax.block_until_ready(call())
 
 
 def regression(name: str, dim: int, n: int, seed: int) -> Contender:

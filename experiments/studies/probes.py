@@ -8,7 +8,7 @@ $\rho_i = (\mathrm{Cov}_i(k, k) + \lambda I)^{-1} (\bar k_i - q_i)$; Parallax (Z
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,20 +19,12 @@ from jaxtyping import Array, Float
 import attnkernel as ak
 
 from ..runs import Monitor
+from .study import Task
 from .training import train
 
 PROBES = PLAIN, LEARNED, EXACT = "order 0", "learned probe", "exact probe, learned ridge"
 CHOSEN, TURNED = "exact probe, ridge by leave-one-out", "learned probe, its sign turned"
 RIDGES = np.geomspace(1e-3, 10.0, 9)
-
-
-class Rows(NamedTuple):
-    """Keys, labels, queries and the function there."""
-
-    k: Float[Array, "rows dim"]
-    v: Float[Array, "rows dim_v"]
-    q: Float[Array, "rows dim"]
-    truth: Float[Array, "rows dim_v"]
 
 
 class Probed(eqx.Module):
@@ -69,7 +61,7 @@ class Probed(eqx.Module):
 
 
 def compare_probes(
-    draw: Callable[[Array], Rows],
+    draw: Callable[[Array], Task],
     dim: int,
     training: dict[str, Any],
     tests: Array,

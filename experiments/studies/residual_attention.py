@@ -28,9 +28,9 @@ from ..reports import draw_dots, subplots
 from ..reports.predictions import Claims, half_width, judge_and_print, mean_of, where
 from ..runs import NO_MONITOR, Monitor, Run
 from .claims import Claim, ends, verdict
-from .probes import CHOSEN, LEARNED, PLAIN, TURNED, Rows, compare_probes
+from .probes import CHOSEN, LEARNED, PLAIN, TURNED, compare_probes
 from .sequence_estimators import LAYERS, errors_of_layer, with_residuals
-from .study import Study
+from .study import Study, Task
 from .training import sizes
 
 FITTING = "Mesa, forgetting"  # it fits linear functions
@@ -60,7 +60,7 @@ class ResidualAttention(Study):
     steps: int = Field(default=600, ge=2)
     learning_rate: Positive = 3e-2
 
-    def draw(self, key: Array, pieces: int, rows: int, keys: str = UNIT) -> Rows:
+    def draw(self, key: Array, pieces: int, rows: int, keys: str = UNIT) -> Task:
         """Rows with keys of length 1, standard normal, or of a covariance of their own."""
         parts = jax.random.split(key, 5)
         points = jax.random.normal(parts[0], (2 * rows, self.dim))
@@ -73,7 +73,7 @@ class ResidualAttention(Study):
             points = points * scales[None]
         truth = jnp.einsum("nd,nde->ne", points, maps[jnp.argmax(points @ anchors.T, axis=1)])
         v = truth[:rows] + self.noise * jax.random.normal(parts[3], (rows, self.dim))
-        return Rows(points[:rows], v, points[rows:], truth[rows:])
+        return Task(points[:rows], v, points[rows:], truth[rows:])
 
     def compute(self, key: PRNGKeyArray, monitor: Monitor = NO_MONITOR) -> dict[str, Any]:
         of_layers, of_training, of_tests = jax.random.split(key, 3)

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 from pydantic import Field, model_validator
 
 import attnkernel as ak
@@ -18,6 +18,15 @@ from attnkernel._core.validation import OptionError
 
 from ..config import FieldError, Name, Part, Seed
 from ..runs import NO_MONITOR, Monitor, Run
+
+
+class Task(NamedTuple):
+    """Labelled rows, other inputs, and the function there."""
+
+    x: Float[Array, "rows dim"]
+    y: Float[Array, "rows *out"]
+    at: Float[Array, "targets dim"]
+    truth: Float[Array, "targets *out"]
 
 
 class Study(Part, abc.ABC):

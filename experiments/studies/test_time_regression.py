@@ -10,12 +10,12 @@ sphere. At row t each layer has seen the rows up to t, and predicts $f_t$ at a q
 
 import functools
 import itertools
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 from pydantic import Field
 
 import attnkernel as ak
@@ -25,19 +25,10 @@ from ..reports import draw_dots, facets, label_outer, save_with_legend
 from ..reports.predictions import Claims, half_width, judge_and_print, where
 from ..runs import NO_MONITOR, Monitor, Run
 from .sequence_estimators import LAYERS, ORACLE, errors_of_layer
-from .study import Study
+from .study import Study, Task
 
 JITTER = 1e-9  # of the variance of a function, so that its covariance is positive definite
 STYLES = {"linear": "linear functions", "nonlinear": "nonlinear functions"}
-
-
-class Sequence(NamedTuple):
-    """Rows of one sequence; queries, and the function there at the time of their row."""
-
-    k: Float[Array, "rows dim"]
-    v: Float[Array, "rows dim_v"]
-    q: Float[Array, "rows dim"]
-    truth: Float[Array, "rows dim_v"]
 
 
 class TestTimeRegression(Study):
@@ -62,7 +53,7 @@ class TestTimeRegression(Study):
             name: jax.jit(jax.vmap(errors_of_layer(layer))) for name, layer in LAYERS.items()
         }
 
-        def oracle_error(case: dict[str, Any], data: Sequence) -> Array:
+        def oracle_error(case: dict[str, Any], data: Task) -> Array:
             """The mean squared error of the posterior mean over the second half of a sequence."""
             late = (self.posterior(data, **case) - data.truth)[self.rows // 2 :]
             return jnp.mean(late**2)
@@ -89,8 +80,8 @@ class TestTimeRegression(Study):
         in_space = a @ b.T if function == "linear" else jnp.exp(gaussian.pairwise(a, b))
         return in_space * (1.0 + speed**2 * jnp.minimum(at[:, None], bt[None]))
 
-    def draw(self, key: Array, function: str, noise: float, speed: float) -> Sequence:
-        """Rows, queries and the function at the queries."""
+    def draw(self, key: Array, function: str, noise: float, speed: float) -> Task:
+        """Rows of one sequence; queries, and the function there at the time of their row."""
         of_points, of_function, of_noise = jax.random.split(key, 3)
         points = jax.random.normal(of_points, (2 * self.rows, self.dim))
         points = points / jnp.linalg.norm(points, axis=1, keepdims=True)
@@ -99,19 +90,19 @@ class TestTimeRegression(Study):
         normal = jax.random.normal(of_function, (len(points), self.dim_v))
         values = jnp.linalg.cholesky(covariance) @ normal
         v = values[: self.rows] + noise * jax.random.normal(of_noise, (self.rows, self.dim_v))
-        return Sequence(points[: self.rows], v, points[self.rows :], values[self.rows :])
+        return Task(points[: self.rows], v, points[self.rows :], values[self.rows :])
 
-    def posterior(self, data: Sequence, function: str, noise: float, speed: float) -> Array:
+    def posterior(self, data: Task, function: str, noise: float, speed: float) -> Array:
         """The posterior mean at each query given the rows up to its own: of linear functions, the
         Kalman filter of the random walk, which is the recursive least squares that knows the drift.
 
         Forward substitution solves all leading blocks of the covariance by one factor.
         """
-        covariance = self.covariance(function, speed, data.k, data.k)
+        covariance = self.covariance(function, speed, data.x, data.x)
         factor = jnp.linalg.cholesky(covariance + noise**2 * jnp.eye(self.rows))
-        of_queries = self.covariance(function, speed, data.k, data.q)
+        of_queries = self.covariance(function, speed, data.x, data.at)
         solve = jax.scipy.linalg.solve_triangular
-        left, right = (solve(factor, part, lower=True) for part in (of_queries, data.v))
+        left, right = (solve(factor, part, lower=True) for part in (of_queries, data.y))
         return jnp.triu(left).T @ right  # row t of a query's column enters where t ≤ its own row
 
     def report(self, results: list[dict[str, Any]], run: Run) -> None:

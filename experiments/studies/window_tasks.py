@@ -18,6 +18,8 @@ from scipy.special import stdtrit
 
 import attnkernel as ak
 
+from .study import Task
+
 FEATURES = 96  # random cosines, whose sum is f
 EXPECTED = {"n": -0.2, "noise": 0.4, "lengthscale": 0.8}  # powers of the best window, n large
 
@@ -29,15 +31,6 @@ class Family(NamedTuple):
     noise: Float[Array, ""]
     growth: Float[Array, ""]
     direction: Float[Array, " dim"]
-
-
-class Task(NamedTuple):
-    """A context, other inputs, and the function there."""
-
-    x: Float[Array, "n dim"]
-    y: Float[Array, " n"]
-    at: Float[Array, "targets dim"]
-    truth: Float[Array, " targets"]
 
 
 def draw(key: PRNGKeyArray, family: Family, n: int, targets: int) -> Task:
