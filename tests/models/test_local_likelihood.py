@@ -49,7 +49,7 @@ class OneOfFamilies(ak.families.Family):
         return self._call("deviance", mean, y)
 
     def valid_mean(self, mean):
-        return self._call("inside", mean)
+        return self._call("valid_mean", mean)
 
 
 def labels_of(name, eta, rng):
