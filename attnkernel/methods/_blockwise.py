@@ -22,11 +22,11 @@ from jaxtyping import Array, Bool, Float
 
 from .._core.arrays import as_precision, precise_matmul
 from .._core.parameters import described
-from .._core.tracing import any_in_batch, is_at_most, vary_alike
+from .._core.tracing import any_in_batch, is_at_most, stop_gradients, vary_alike
 from .._core.validation import as_integer
 from ..kernels import Kernel
 from ..priors import Prior, pair_mask_of
-from ..rules import MassAndSlope, Rule, find_threshold, threshold_sums, threshold_tangent
+from ..rules import MassAndSlope, Rule, find_threshold, threshold_sums
 from . import _blockwise_unmaterialised as unmaterialised
 from ._base import MAX_BLOCK_ROWS, Keys, Method, Queries, Task, Values
 from ._blocks import (
@@ -301,7 +301,6 @@ def _weighted_sums(
     return precise_matmul(weights, values.T, precision)
 
 
-@eqx.filter_custom_jvp
 def _thresholds(
     q: Queries, k: Keys, parts: Parts, sizes: tuple[int, int]
 ) -> Float[Array, " queries"]:
@@ -309,25 +308,9 @@ def _thresholds(
 
     `parts`: the kernel, prior and rule. `sizes`: the number of queries and of keys of a block.
     """
-    highest = _row_maxima(q, k, parts, sizes)
+    highest = _row_maxima(*stop_gradients((q, k, parts)), sizes)
     assert parts[2].entmax_exponent is not None
-    return find_threshold(
-        lambda threshold: _mass_and_slope(q, k, threshold, parts, sizes),
-        highest,
-        parts[2].entmax_exponent,
-    )
-
-
-@_thresholds.def_jvp
-def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """Returns the thresholds, and their tangent by the implicit function theorem."""
-    threshold = _thresholds(*primals)
-
-    def sums(q: Array, k: Array, parts: Parts, sizes: tuple[int, int]) -> MassAndSlope:
-        return _mass_and_slope(q, k, threshold, parts, sizes)
-
-    _, slope = eqx.filter_jvp(lambda *primals: sums(*primals)[0], primals, tangents)
-    return threshold, threshold_tangent(sums(*primals), slope)
+    return find_threshold(_mass_and_slope, highest, parts[2].entmax_exponent, q, k, parts, sizes)
 
 
 def _row_maxima(
@@ -349,7 +332,7 @@ def _row_maxima(
 
 
 def _mass_and_slope(
-    q: Queries, k: Keys, threshold: Float[Array, " queries"], parts: Parts, sizes: tuple[int, int]
+    threshold: Float[Array, " queries"], q: Queries, k: Keys, parts: Parts, sizes: tuple[int, int]
 ) -> MassAndSlope:
     """Returns S(λ) and −dS/dλ of each query, where S is the sum of its entmax weights.
 
@@ -364,7 +347,7 @@ def _mass_and_slope(
 
     def add(row: Block, column: Block, threshold: Array, sums: Array) -> Array:
         scores = block_log_weights(row, column, parts, k.shape[0])
-        return sums + jnp.stack(threshold_sums(scores - threshold[:, None], exponent), axis=1)
+        return sums + jnp.stack(threshold_sums(threshold, scores, exponent), axis=1)
 
     start = jnp.zeros((sizes[0], 2), q.dtype)
     # rows of padding weigh nothing

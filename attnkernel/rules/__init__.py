@@ -10,5 +10,4 @@ from ._rules import (
     entropy,
     find_threshold,
     threshold_sums,
-    threshold_tangent,
 )

@@ -18,6 +18,7 @@ p → ∞ the weights are those of a softmax, and one step arrives at their log-
 
 import abc
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -351,11 +352,14 @@ def log_entmax_weights(gaps: Float[Array, "..."], exponent: Exponent) -> Float[A
     )
 
 
-def threshold_sums(gaps: Float[Array, "queries keys"], exponent: Exponent) -> MassAndSlope:
+def threshold_sums(
+    threshold: Float[Array, " queries"], scores: Float[Array, "queries keys"], exponent: Exponent
+) -> MassAndSlope:
     """Returns S(λ), the sum of the entmax weights of each query, and −dS/dλ.
 
-    `gaps`: s − λ, the scores less the threshold. `exponent`: p.
+    `threshold`: λ. `scores`: t = `scaled_scores(s)` + log π, not s. `exponent`: p = 1 / (α − 1).
     """
+    gaps = scores - threshold[:, None]
     inside = gaps > -exponent
     log_base = jnp.log1p(jnp.where(inside, gaps, 0.0) / exponent)
 
@@ -365,15 +369,19 @@ def threshold_sums(gaps: Float[Array, "queries keys"], exponent: Exponent) -> Ma
     return total(exponent), total(exponent - 1.0)
 
 
+@eqx.filter_custom_jvp
 def find_threshold(
-    sums: Callable[[Float[Array, " queries"]], MassAndSlope],
+    sums: Callable[..., MassAndSlope],
     highest: Float[Array, " queries"],
     exponent: Exponent,
+    *arguments: Any,
 ) -> Float[Array, " queries"]:
     """Returns the λ of each query with S(λ) = 1, by Newton's method; 0 for a query without keys.
 
-    **Arguments:** `sums`: from thresholds to S and −dS/dλ of each query. `highest`: the highest
-    score of each query, where the iteration starts. `exponent`: p.
+    Its derivatives with respect to `arguments` are those of the implicit function theorem.
+
+    **Arguments:** `sums`: from thresholds and `arguments` to S and −dS/dλ of each query.
+    `highest`: the highest score of each query, where the iteration starts. `exponent`: p.
     """
     max_steps = 100  # about seven are taken
     some = ~jnp.isneginf(highest)
@@ -382,7 +390,7 @@ def find_threshold(
 
     def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
         count, threshold = state
-        mass, slope = sums(threshold)
+        mass, slope = sums(threshold, *arguments)
         log_mass = jnp.log(jnp.where(some & (mass > 1.0), mass, 1.0))
         # (S^(1/p) − 1) over its slope; 0 where rounding has gone beyond the root
         rise = -exponent * jnp.expm1(-log_mass / exponent) * mass / jnp.where(slope > 0, slope, 1.0)
@@ -393,18 +401,15 @@ def find_threshold(
     return jax.lax.while_loop(lambda state: state[0] < max_steps, step, first)[1]
 
 
-def threshold_tangent(
-    sums: MassAndSlope, change: Float[Array, " queries"]
-) -> Float[Array, " queries"]:
-    """Returns the tangent of λ by the implicit function theorem.
-
-    `sums`: S(λ) and −dS/dλ. `change`: the tangent of S at a fixed λ.
-    """
-    slope = sums[1]
-    return change / jnp.where(slope > 0, slope, 1.0)
+@find_threshold.def_jvp
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    (sums, _, _, *arguments), threshold = primals, find_threshold(*primals)
+    mass = lambda *moving: sums(threshold, *moving)[0]  # noqa: E731
+    change = eqx.filter_jvp(mass, tuple(arguments), tuple(tangents[3:]))[1]
+    slope = sums(threshold, *arguments)[1]
+    return threshold, change / jnp.where(slope > 0, slope, 1.0)
 
 
-@jax.custom_jvp
 def entmax_threshold(
     scores: Float[Array, "queries keys"], exponent: Exponent
 ) -> Float[Array, " queries"]:
@@ -412,19 +417,5 @@ def entmax_threshold(
 
     `scores`: t = `scaled_scores(s)` + log π, not s. `exponent`: p = 1 / (α − 1).
     """
-    highest = jnp.max(scores, axis=1, initial=-jnp.inf)
-    return find_threshold(
-        lambda threshold: threshold_sums(scores - threshold[:, None], exponent), highest, exponent
-    )
-
-
-@entmax_threshold.defjvp
-def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """Returns the threshold of each row of scores and its tangent."""
-    threshold = entmax_threshold(*primals)
-
-    def mass(scores: Array, exponent: Array) -> Array:
-        return jnp.sum(jnp.exp(log_entmax_weights(scores - threshold[:, None], exponent)), axis=1)
-
-    sums = threshold_sums(primals[0] - threshold[:, None], primals[1])
-    return threshold, threshold_tangent(sums, jax.jvp(mass, primals, tangents)[1])
+    highest = jnp.max(jax.lax.stop_gradient(scores), axis=1, initial=-jnp.inf)
+    return find_threshold(threshold_sums, highest, exponent, scores, exponent)
