@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -178,8 +178,6 @@ class TabulatedPrior(Prior):
     `any_allowed`: whether each block allows a pair. `sizes`: the number of queries and of keys of a
     block. Only block sums of `Blockwise` use it.
     """
-
-    needs_block_table: ClassVar[bool] = True
 
     prior: Prior
     any_allowed: Bool[Array, "rows columns"]

@@ -145,8 +145,7 @@ class Sharded(Method):
         def on_device(arrays: Any, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
             of_device = q, k, v, eqx.combine(arrays, rest)
             if self.ring:
-                shift, sums = _ring_sums(*of_device, keys, axis)
-                return shift, sums[:, -1], sums[:, :-1]
+                return _ring_sums(*of_device, keys, axis)
             here = jax.lax.axis_index(self.axis)
             state = _state_of_device(*of_device, 0, here, (keys, self.devices))
             state = state.merge_over_axis(self.axis)
@@ -223,10 +222,10 @@ def _state_of_device(
 @eqx.filter_custom_jvp
 def _ring_sums(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int]
-) -> tuple[Float[Array, " queries"], Float[Array, "queries width"]]:
+) -> tuple[Float[Array, " queries"], Float[Array, " queries"], Float[Array, "queries dim_v"]]:
     """Returns L = log Z and Σ exp(s − L) (v, 1) over the keys of all devices.
 
-    Both are 0 for a query that sees no key. Keys and values pass round a ring of devices. L has no
+    All are 0 for a query that sees no key. Keys and values pass round a ring of devices. L has no
     derivative, and the sums have that at constant L.
 
     `k`, `v`: the keys and values of this device. `parts`: the method, kernel, prior and rule.
@@ -248,20 +247,21 @@ def _ring_sums(
     state = jax.lax.fori_loop(0, devices, step, (k, v, none))[2]
     shift = jnp.where(state.mass > 0, state.log_mass, 0.0)
     shift = jnp.where(jnp.isnan(state.mass), jnp.nan, shift)
-    return shift, _rescaled_sums(state, shift)
+    sums = state.relative_to(shift)
+    return shift, sums.mass, sums.total
 
 
 @_ring_sums.def_jvp
-def _(primals: tuple, tangents: tuple) -> tuple[tuple[Array, Array], tuple[None, Array | None]]:
+def _(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     """Returns L and the sums, and their tangents; that of L is None: L is held constant."""
     out = _ring_sums(*primals)
     sums = functools.partial(_ring_sums_at_shift, shift=out[0])
-    return out, (None, eqx.filter_jvp(sums, primals, tangents)[1])
+    return out, (None, *eqx.filter_jvp(sums, primals, tangents)[1])
 
 
 def _ring_sums_at_shift(
     q: Array, k: Array, v: Array, parts: Parts, keys: int, axis: tuple[str, int], shift: Array
-) -> Float[Array, "queries width"]:
+) -> tuple[Array, Array]:
     """Returns Σ exp(s − shift) (v, 1) over the keys of all devices; its steps are checkpointed.
 
     Each step fetches its keys from their own device: a derivative would save what is carried from
@@ -275,26 +275,17 @@ def _ring_sums_at_shift(
     ]
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def of_step(t: Array, q: Array, k: Array, v: Array, parts: Parts, shift: Array) -> Array:
+    def of_step(t: Array, q: Array, k: Array, v: Array, parts: Parts, shift: Array) -> tuple:
         k, v = jax.lax.switch(t, hops, (k, v))
         owner, first = (here - t) % devices, here * len(q)
-        part = _state_of_device(q, k, v, parts, first, owner, (keys, devices))
-        return _rescaled_sums(part, shift)
+        part = _state_of_device(q, k, v, parts, first, owner, (keys, devices)).relative_to(shift)
+        return part.mass, part.total
 
-    def step(sums: Array, t: Array) -> tuple[Array, None]:
-        return sums + of_step(t, q, k, v, parts, shift), None
+    def step(sums: tuple[Array, Array], t: Array) -> tuple[tuple[Array, Array], None]:
+        return jax.tree.map(jnp.add, sums, of_step(t, q, k, v, parts, shift)), None
 
-    start = jnp.zeros((len(q), v.shape[1] + 1), v.dtype)
+    start = jnp.zeros(len(q), v.dtype), jnp.zeros((len(q), v.shape[1]), v.dtype)
     return jax.lax.scan(step, start, jnp.arange(devices))[0]
-
-
-def _rescaled_sums(
-    state: SoftmaxState, shift: Float[Array, " queries"]
-) -> Float[Array, "queries width"]:
-    """Returns Σ exp(s − shift) (v, 1) of a softmax state: its total, then its mass as a column."""
-    scale = jnp.exp(jnp.where(state.mass > 0, state.maximum - shift, -jnp.inf))
-    sums = jnp.concatenate([state.total, state.mass[:, None]], axis=1)
-    return sums * scale[:, None]
 
 
 def _send_along_ring(

@@ -7,14 +7,13 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import as_real_array, wider_dtype
 from .._core.hints import explained
-from .._core.rows import NewInputs, Rows
+from .._core.rows import Rows
 from .._core.validation import require_instance
 from ..families import Family
 from ..local import InfluenceSums, LikelihoodFit, influence_sums, local_likelihood, local_polynomial
 from ..losses import require_same_shape, sum_over_labels
 from ..priors import Prior
-from ._linear_smoother import Estimate
-from ._local_regression import LocalRegression, support_of
+from ._local_regression import LocalEstimate, LocalRegression, support_of
 from ._smoother import with_weights
 
 
@@ -118,7 +117,7 @@ class LocalLikelihood(LocalRegression):
         return f"{super().description}, {type(self.family).__name__}"
 
 
-class LikelihoodEstimate(Estimate):
+class LikelihoodEstimate(LocalEstimate):
     r"""An estimate from the local likelihoods of queries.
 
     $L_j(x) = \mu'(\hat\eta(x))\, \ell_j(x)$ is the derivative of the mean with respect to label j,
@@ -127,10 +126,6 @@ class LikelihoodEstimate(Estimate):
     With a canonical link both informations are equal. Weights, leverages and variances raise
     `ValueError` for several labels per row.
     """
-
-    q: NewInputs
-    prior: Prior | None  # with the weights of rows
-    local: LikelihoodFit
 
     @property
     def weights(self) -> Float[Array, "m n"]:

@@ -19,7 +19,7 @@ from ..kernels import Kernel, category_counts, rescaled
 from ..local import LikelihoodFit, LocalFit, Polynomial, QuantileFit
 from ..priors import Prior
 from ..rules import Rule, Softmax
-from ._linear_smoother import DataSupport
+from ._linear_smoother import DataSupport, Estimate
 from ._smoother import Smoother, require_parts, with_bounds_of, with_weights
 
 OnEmpty = Literal["nan", "nearest", "mean", "raise"]
@@ -204,6 +204,20 @@ class LocalRegression(Smoother):
         """
         names = category_counts(self.kernel, dim)
         return tuple(column for column in range(dim) if column not in names)
+
+
+class LocalEstimate(Estimate):
+    """An estimate from the local polynomials, or local likelihoods, of queries."""
+
+    q: NewInputs
+    prior: Prior | None  # with the weights of rows
+    local: Any  # a `LocalFit` or `LikelihoodFit`
+
+    @property
+    def weights(self) -> Float[Array, "m n"]:
+        """$L_j(x)$, from the predictions of an identity matrix."""
+        eye = jnp.eye(len(self.rows.x), dtype=self.q.dtype)
+        return self.model.fitted(self.q, self.rows.x, eye, self.prior)[0]
 
 
 def support_of(local: LocalFit | LikelihoodFit | QuantileFit) -> DataSupport:

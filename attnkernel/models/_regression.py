@@ -33,8 +33,8 @@ from ..local import (
 from ..methods import Blockwise, Dense, Method, Votes
 from ..priors import ExcludeSelf, Prior
 from ..rules import Softmax
-from ._linear_smoother import DataSupport, Estimate, LinearSmoother
-from ._local_regression import LocalRegression, support_of
+from ._linear_smoother import DataSupport, LinearSmoother
+from ._local_regression import LocalEstimate, LocalRegression, support_of
 from ._smoother import SmootherWrapper, between_bounds, with_weights
 
 MIN_LABELS_BY_WEIGHTS = 16  # columns of labels; from here on fits of order 1 and 2 sum by weights
@@ -176,24 +176,19 @@ class KernelRegression(LocalRegression, LinearSmoother):
         return super().can_pad_rows and isinstance(self.method, Auto | Dense | Blockwise)
 
 
-class PolynomialEstimate(Estimate):
-    """An estimate from the local polynomials of queries.
+class PolynomialEstimate(LocalEstimate):
+    """The estimate of a `KernelRegression`.
 
     `leverage`, `variance_of` and `loo_residuals` raise `ValueError` unless the rule is `Softmax`.
     """
 
-    q: NewInputs
-    prior: Prior | None  # with the weights of rows
-    local: LocalFit
-
     @property
     def weights(self) -> Float[Array, "m n"]:
         """$L_j(x)$; 0 where no label has weight."""
-        k = self.rows.x
-        if self.model.order == 0:
-            parts = {"kernel": self.model.kernel, "prior": self.prior, "rule": self.model.rule}
-            return attention_weights(self.q, k, **parts)
-        return self.model.fitted(self.q, k, jnp.eye(len(k), dtype=k.dtype), self.prior)[0]
+        if self.model.order:
+            return super().weights
+        parts = {"kernel": self.model.kernel, "prior": self.prior, "rule": self.model.rule}
+        return attention_weights(self.q, self.rows.x, **parts)
 
     def votes(self, count: int) -> Votes:
         """The `count` largest weights of each input, with their rows.
@@ -354,22 +349,12 @@ class Derivative(SmootherWrapper):
                 )
 
 
-class DerivativeEstimate(Estimate):
-    """The estimate of a derivative, from the local polynomials of queries.
+class DerivativeEstimate(LocalEstimate):
+    """The estimate of a derivative. Its weights $D_j(x)$ are NaN where the data determine none.
 
     `variance_of` raises `ValueError` unless the rule is `Softmax`. `leverage` and `loo_residuals`
     have no meaning: a derivative does not predict the labels.
     """
-
-    q: NewInputs
-    prior: Prior | None  # with the weights of rows
-    local: LocalFit
-
-    @property
-    def weights(self) -> Float[Array, "m n"]:
-        """$D_j(x)$; NaN where the data do not determine them."""
-        eye = jnp.eye(len(self.rows.x), dtype=self.q.dtype)
-        return self.model.fitted(self.q, self.rows.x, eye, self.prior)[0]
 
     def sum_of_squares(self, variances: Float[Array, "n columns"]) -> Float[Array, "m columns"]:
         r"""$\sum_j D_j(x)^2 \sigma_j^2$, without the weights themselves."""

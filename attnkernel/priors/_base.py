@@ -8,7 +8,7 @@ in one call; `AtPositions` puts any prior at other positions.
 
 import abc
 import bisect
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -57,13 +57,25 @@ class Prior(eqx.Module):
     ```
     """
 
-    # Whether log-weights are scores plus log π(i, j); not those of a `ScoreFunction`.
-    is_additive: ClassVar[bool] = True
+    @property
+    def is_additive(self) -> bool:
+        """Whether log-weights are scores plus log π(i, j). False for a `ScoreFunction`, and for a
+        prior that holds one."""
+        return all(part.is_additive for part in self._parts())
 
-    # Whether `score_upper_bound` may miss blocks without an allowed pair: `Blockwise` then reads
-    # every pair once in a call, for all heads, and skips these blocks. True of a mask that does not
-    # define `any_allowed`.
-    needs_block_table: ClassVar[bool] = False
+    @property
+    def needs_block_table(self) -> bool:
+        """Whether `score_upper_bound` may miss blocks without an allowed pair: `Blockwise` then
+        reads every pair once in a call, for all heads, and skips these blocks.
+
+        True for a mask that does not define `any_allowed`, and for a prior that holds one.
+        """
+        return any(part.needs_block_table for part in self._parts())
+
+    def _parts(self) -> "list[Prior]":
+        """Returns the priors that this one holds directly, also those of an `ak.PerHead`."""
+        is_part = lambda node: isinstance(node, Prior) and node is not self  # noqa: E731
+        return [part for part in jax.tree.leaves(self, is_leaf=is_part) if is_part(part)]
 
     @abc.abstractmethod
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
@@ -75,12 +87,8 @@ class Prior(eqx.Module):
     def check(self, queries: int, keys: int) -> None:
         """Raises `ValueError` if the prior, or a prior within it, does not fit these numbers of
         queries and keys."""
-        parts = jax.tree.leaves(
-            self, is_leaf=lambda part: isinstance(part, Prior) and part is not self
-        )
-        for part in parts:
-            if isinstance(part, Prior):
-                part.check(queries, keys)
+        for part in self._parts():
+            part.check(queries, keys)
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         """A number that log π(i, j) does not exceed for i_low ≤ i ≤ i_high, j_low ≤ j ≤ j_high.
@@ -207,11 +215,6 @@ class Product(Prior):
     def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.first.may_allow(i, j) & self.second.may_allow(i, j)
 
-    @property
-    def is_additive(self) -> bool:  # type: ignore[override]
-        """Whether log-weights are scores plus log π(i, j): no factor holds a `ScoreFunction`."""
-        return _is_additive(self.first) and _is_additive(self.second)
-
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         first, second = self.first.score_upper_bound(block), self.second.score_upper_bound(block)
         none = jnp.isneginf(first) | jnp.isneginf(second)
@@ -221,11 +224,6 @@ class Product(Prior):
         return _intersect(
             *(key_range_of(part, first, last, keys) for part in (self.first, self.second))
         )
-
-    @property
-    def needs_block_table(self) -> bool:  # type: ignore[override]
-        """Whether a factor needs `Blockwise` to read every pair once, to find empty blocks."""
-        return any(getattr(part, "needs_block_table", False) for part in (self.first, self.second))
 
     def pair_mask(self) -> PairMask:
         return pair_mask_of(self.first).intersect(pair_mask_of(self.second))
@@ -277,10 +275,8 @@ class Mask(Prior):
         return True
 
     @property
-    def needs_block_table(self) -> bool:  # type: ignore[override]
-        """Whether `Blockwise` must read every pair once to find empty blocks: by default, whether
-        the class does not define `any_allowed`."""
-        return type(self).any_allowed is Mask.any_allowed
+    def needs_block_table(self) -> bool:
+        return type(self).any_allowed is Mask.any_allowed or super().needs_block_table
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return jnp.where(self.any_allowed(block), 0.0, -jnp.inf)
@@ -337,11 +333,6 @@ class _Pair(Mask):
     def __check_init__(self):
         require_instance("first", self.first, Mask, "ak.Causal()")
         require_instance("second", self.second, Mask, "ak.Causal()")
-
-    @property
-    def needs_block_table(self) -> bool:
-        """Whether either mask needs `Blockwise` to read every pair once, to find empty blocks."""
-        return self.first.needs_block_table or self.second.needs_block_table
 
 
 class And(_Pair):

@@ -90,16 +90,6 @@ class AtPositions(_WithPositions):
     def may_allow(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
         return self.prior.may_allow(self.queries[i], self.keys[j])
 
-    @property
-    def is_additive(self) -> bool:  # type: ignore[override]
-        """Whether the inner prior adds log π to scores: it holds no `ScoreFunction`."""
-        return getattr(self.prior, "stack", self.prior).is_additive
-
-    @property
-    def needs_block_table(self) -> bool:  # type: ignore[override]
-        """Whether the inner prior has `Blockwise` read every pair once, to find empty blocks."""
-        return getattr(self.prior, "needs_block_table", False)
-
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         return self.prior.score_upper_bound(self.ranges(block))
 

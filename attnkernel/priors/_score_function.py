@@ -61,7 +61,7 @@ class ScoreFunction(Prior):
     ```
     """
 
-    is_additive: ClassVar[bool] = False
+    is_additive: ClassVar[bool] = False  # type: ignore[override]
 
     function: Any
     head: int | Int[Array, "..."]
