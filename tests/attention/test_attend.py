@@ -149,8 +149,9 @@ def test_a_second_call_compiles_nothing(programs):
     counts = []
     # the first call compiles; a new function that computes the same does not
     for width in (1, 1, 2):
-        near = jnp.arange(-1000, 1000) < width  # its entries are not printed
-        prior = ~MaskFunction(lambda i, j, near=near: near[i - j + 1000])
+        near = jnp.arange(-1000, 1000) < width
+        near = jax.jit(lambda place, near=near: near[place])  # a constant of its own
+        prior = ~MaskFunction(lambda i, j, near=near: near(i - j + 1000))
         programs.clear()
         ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=method)
         counts.append(len(programs))
