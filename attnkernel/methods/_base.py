@@ -228,15 +228,13 @@ def batch_size_within_memory(task: Task) -> int | None:
 
 
 def mask_unsupported_reason(prior: Prior | None, masks: str, *factors: str) -> str | None:
-    """Returns why a method that supports only masks of keys rejects this prior, or None.
+    """Returns why a method that supports only some masks rejects this prior, or None.
 
     `masks`: the masks that it takes, in words. `factors`: the factors of a `PairMask` that it
     supports besides `allowed`, such as "is_causal".
     """
     got = pair_mask_of(prior).reason_beyond(*factors)
-    return (
-        None if got is None else f"it takes no prior, or masks of keys such as {masks}; got {got}"
-    )
+    return None if got is None else f"it takes no prior, or masks such as {masks}; got {got}"
 
 
 def apply_prior(
