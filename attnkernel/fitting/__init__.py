@@ -11,9 +11,8 @@ from ._fit import fit as fit, fit_many as fit_many
 from ._fit_warnings import (
     CostWarning as CostWarning,
     FitWarning as FitWarning,
-    sums_all_pairs,
 )
-from ._minimise import prepare_searches
+from ._minimise import prepare_searches, sums_all_pairs
 from ._options import Options
 from ._outcome import Result as Result, Starts as Starts, collect_outcome
 from ._problem import flat_rows, take, unravel_rows

@@ -5,16 +5,14 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Float
 
-from .._core.arrays import AnyArray
 from .._core.pandas_frames import Categories, Names
-from ..attention import Auto, Selection, select_method
+from ..attention import Auto
 from ..kernels import OnColumns
-from ..methods import Blockwise, Dense
+from ..methods import Blockwise
 from ..models import KernelRegression, Smoother
 from ..objectives import Sample
-from ..priors import ExcludeSelf, KeyWeights
+from ._minimise import select_for_leave_one_out
 from ._outcome import Result, Starts
 
 
@@ -206,7 +204,7 @@ def cost_warnings(model: Any, data: Sample) -> list[str]:
     seconds = n**2 / (3e8, 1e8, 1e8)[order]  # pairs a second, of each order
     if seconds < MIN_SECONDS or isinstance(data.x, Tracer):
         return []
-    selection = _select_for_leave_one_out(model, data.x, data.objective.weights)
+    selection = select_for_leave_one_out(model, data.x, data.objective.weights)
     if jax.default_backend() != "cpu" or not isinstance(selection.method, Blockwise):
         return []
     reasons = "; ".join(f"not {name}: {why}" for name, why in selection.skipped if name != "Dense")
@@ -222,30 +220,3 @@ def cost_warnings(model: Any, data: Sample) -> list[str]:
         f"{faster} of rows; a fit to a random part of the rows; or objective=ak.HoldOut(1000) with "
         f"an optimizer and a key, which sums {1000 * n:.1e} pairs a step."
     ]
-
-
-def sums_all_pairs(model: Any, x: AnyArray, weights: AnyArray | None) -> bool:
-    """Whether leave-one-out of all rows sums all pairs: no faster method is known to apply.
-
-    True also for other models than a `KernelRegression` with the method `Auto`, unexamined.
-    `x`: shape (n, dim); `weights`: shape (n,).
-    """
-    if not isinstance(model, KernelRegression) or not isinstance(model.method, Auto):
-        return True
-    return isinstance(_select_for_leave_one_out(model, x, weights).method, Dense | Blockwise)
-
-
-def _select_for_leave_one_out(
-    model: KernelRegression, x: Float[AnyArray, "n dim"], weights: Float[AnyArray, " n"] | None
-) -> Selection:
-    """Returns the `Selection` of the method that sums leave-one-out of all rows.
-
-    Only the shapes and dtypes of `x` and `weights` are read.
-    """
-    prior = ExcludeSelf()
-    if weights is not None:
-        prior = prior * KeyWeights(np.zeros(len(x), x.dtype))
-    labels = jax.ShapeDtypeStruct((len(x), 1), x.dtype)
-    points = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    parts = {"kernel": model.kernel, "prior": prior, "rule": model.rule, "order": model.order}
-    return select_method(points, points, labels, **parts)

@@ -16,14 +16,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
-from .._core.arrays import as_numpy_if_concrete, is_outside_jit, namespace_of, to_jax
+from .._core.arrays import AnyArray, as_numpy_if_concrete, is_outside_jit, namespace_of, to_jax
 from .._core.tracing import stop_gradients
+from ..attention import Auto, Selection, select_method
+from ..methods import Blockwise, Dense
+from ..models import KernelRegression
 from ..objectives import LeaveOneOut, Penalised, Sample, name_compared_rows
+from ..priors import ExcludeSelf, KeyWeights
 from ._bfgs import Bfgs
 from ._bounds import Box
-from ._fit_warnings import sums_all_pairs
 from ._options import Options
 from ._outcome import Outcome, Result, collect_outcome
 from ._problem import History, Problem, build_problem, flat_rows, take, unravel_rows, vmap_over_fits
@@ -291,3 +294,30 @@ def _grid_minimum(
         point[j] = np.arcsin(0.5 * (places[first[run]] + places[last[run]]))
         least = float(np.min(values))
     return take(0, unravel_rows(point[None], z)), least, without
+
+
+def sums_all_pairs(model: Any, x: AnyArray, weights: AnyArray | None) -> bool:
+    """Whether leave-one-out of all rows sums all pairs: no faster method is known to apply.
+
+    True also for other models than a `KernelRegression` with the method `Auto`, unexamined.
+    `x`: shape (n, dim); `weights`: shape (n,).
+    """
+    if not isinstance(model, KernelRegression) or not isinstance(model.method, Auto):
+        return True
+    return isinstance(select_for_leave_one_out(model, x, weights).method, Dense | Blockwise)
+
+
+def select_for_leave_one_out(
+    model: KernelRegression, x: Float[AnyArray, "n dim"], weights: Float[AnyArray, " n"] | None
+) -> Selection:
+    """Returns the `Selection` of the method that sums leave-one-out of all rows.
+
+    Only the shapes and dtypes of `x` and `weights` are read.
+    """
+    prior = ExcludeSelf()
+    if weights is not None:
+        prior = prior * KeyWeights(np.zeros(len(x), x.dtype))
+    labels = jax.ShapeDtypeStruct((len(x), 1), x.dtype)
+    points = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    parts = {"kernel": model.kernel, "prior": prior, "rule": model.rule, "order": model.order}
+    return select_method(points, points, labels, **parts)
