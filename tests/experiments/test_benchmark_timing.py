@@ -79,9 +79,9 @@ def test_memory_of_a_program_is_known_before_it_runs():
 @pytest.mark.cli
 def test_memory_of_one_call():
     ones = ("float32", functools.partial, np.ones, 2**23)
-    grown = driver.in_fresh_process(driver.growth_of_calls, *ones)
+    first, later = driver.in_fresh_process(driver.growth_of_calls, *ones)
     # the system counts pages core by core: a total is some hundred pages early or late
-    np.testing.assert_allclose(grown, 2**26, atol=2**22)
+    assert (abs(first - 2**26) < 2**22, later > 2**25) == (True, True)
     sizes, call = (2, 19, 5, 0), attention_contenders.one_call
     with pytest.raises(driver.Unavailable, match="needs "):
         driver.growth_of_calls("float32", call, "jax.nn", False, "forward", sizes, 1)
