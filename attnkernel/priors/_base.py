@@ -113,10 +113,10 @@ class Prior(eqx.Module):
         return ~jnp.isneginf(self.log_pair(i, j))
 
     def pair_mask(self) -> PairMask:
-        """Returns the prior as a `PairMask`; if it is none, one that has an `unsupported_reason`.
+        """Returns the factors of the mask, which `Fourier`, `Sorted`, `Linear` and `Fused` need.
 
-        `Fourier`, `Sorted`, `Linear` and `Fused` take only priors that are such a mask. Default:
-        the prior is not one; the reason is the name of its class.
+        Default: a `PairMask` whose `unsupported_reason` is the name of the class, for a prior that
+        is no such mask.
         """
         return PairMask(unsupported_reason=type(self).__name__)
 
