@@ -54,20 +54,9 @@ class ComparableFunction:
         return self.hash
 
 
-def comparable_by_program(
-    function: Callable, *arguments: Any, call: Callable | None = None
-) -> Callable:
-    """Returns the function as one that equals those with the same StableHLO program of these
-    arguments and the same structure of results, or unchanged if its program is incomplete.
-
-    It is traced and lowered anew, so that a change of what it reads, such as a global, is noticed:
-    7 ms, 25 ms for both functions of `optax.adam`. (The text of a jaxpr takes a third of it, and
-    leaves out the constants of inner ones.) A program is incomplete if it reads an array of an
-    outer `jit` or `vmap`, or has a `jax.custom_vjp` or a custom call, such as one back into Python.
-    Functions with a `jax.custom_jvp` are compared by the program of their tangents too.
-
-    **Arguments:** `arguments`: trees of `jax.ShapeDtypeStruct`. `call`: calls the function with
-    these arrays and with its arguments that are not arrays. Default: the function itself.
+def comparable_by_program(function: Callable, *arguments: Any) -> Callable:
+    """Returns the function as one that equals those with the same `program_key`, or unchanged if
+    there is none.
 
     ```python
     >>> from attnkernel._core.compilation import comparable_by_program
@@ -86,18 +75,34 @@ def comparable_by_program(
 
     ```
     """
+    key = program_key(function, *arguments)
+    return function if key is None else ComparableFunction(function, key)
+
+
+def program_key(function: Callable, *arguments: Any) -> Hashable:
+    """Returns the StableHLO program of a function of these arguments and the structure of its
+    results, or None if the program is incomplete.
+
+    It is traced and lowered anew, so that a change of what it reads, such as a global, is noticed:
+    3 ms, 7 ms for `optax.adam`. (The text of a jaxpr takes a third of it, and leaves out the
+    constants of inner ones.) A program is incomplete if it reads an array of an outer `jit` or
+    `vmap`, or has a `jax.custom_vjp` or a custom call, such as one back into Python. A function
+    with a `jax.custom_jvp` has the program of its tangents too.
+
+    **Arguments:** `arguments`: trees of `jax.ShapeDtypeStruct`.
+    """
 
     def traced_anew(*arguments: Any) -> Any:  # `jit` keeps the trace of a function that it knows
-        return (call or function)(*arguments)
+        return function(*arguments)
 
     traced = jax.jit(traced_anew).trace(*arguments)
     # the others are arrays of outer transformations
     if len(traced.jaxpr.in_avals) > len(jax.tree.leaves(arguments)):
-        return function
+        return None
     program, jaxpr = traced.lower().as_text(), str(traced.jaxpr)
     if "custom_call" in program or "custom_vjp_call" in jaxpr:
-        return function
-    if call is None and "custom_jvp_call" in jaxpr:
+        return None
+    if "custom_jvp_call" in jaxpr:
 
         def tangent(*arguments: Any) -> Any:
             moving, rest = eqx.partition(arguments, eqx.is_inexact_array)
@@ -105,7 +110,7 @@ def comparable_by_program(
             return jax.jvp(of, (moving,), (moving,))[1]
 
         program += jax.jit(tangent).trace(*arguments).lower().as_text()
-    return ComparableFunction(function, (program, jax.tree.structure(traced.out_info)))
+    return program, jax.tree.structure(traced.out_info)
 
 
 def cache_programs(folder: str | os.PathLike[str] | None = None) -> Path | None:

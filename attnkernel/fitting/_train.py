@@ -16,7 +16,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._core.arrays import AnyArray, as_numpy_if_concrete, is_outside_jit, namespace_of
-from .._core.compilation import comparable_by_program
+from .._core.compilation import ComparableFunction, program_key
 from ..objectives import Sample
 from ._checkpoints import identity_of
 from ._options import Options
@@ -83,14 +83,15 @@ def comparable_optimizer(
     state = jax.eval_shape(optimizer.init, like)
     update = optax.with_extra_args_support(optimizer).update
 
-    def step(gradient: PyTree, state: PyTree, z: PyTree, loss: Array) -> tuple[PyTree, PyTree]:
-        """Takes a step with all that an optimiser may read, as `train_step` does."""
-        return update(gradient, state, z, value=loss, grad=gradient, value_fn=optax.tree.sum)
+    def start_and_step(gradient: PyTree, state: PyTree, z: PyTree, loss: Array) -> PyTree:
+        """Starts, and takes a step with all that an optimiser may read, as `train_step` does."""
+        read = {"value": loss, "grad": gradient, "value_fn": optax.tree.sum}
+        return optimizer.init(z), update(gradient, state, z, **read)
 
-    return type(optimizer)(
-        comparable_by_program(optimizer.init, like),
-        comparable_by_program(update, like, state, like, loss, call=step),
-    )
+    key = program_key(start_and_step, like, state, like, loss)
+    if key is None:
+        return optimizer
+    return type(optimizer)(*(ComparableFunction(part, key) for part in (optimizer.init, update)))
 
 
 @eqx.filter_jit
