@@ -91,11 +91,8 @@ def program_key(function: Callable, *arguments: Any) -> Hashable:
 
     **Arguments:** `arguments`: trees of `jax.ShapeDtypeStruct`.
     """
-
-    def traced_anew(*arguments: Any) -> Any:  # `jit` keeps the trace of a function that it knows
-        return function(*arguments)
-
-    traced = jax.jit(traced_anew).trace(*arguments)
+    # a new function, as `jit` keeps the trace of one that it knows
+    traced = jax.jit(lambda *of: function(*of)).trace(*arguments)  # noqa: PLW0108
     # the others are arrays of outer transformations
     if len(traced.jaxpr.in_avals) > len(jax.tree.leaves(arguments)):
         return None

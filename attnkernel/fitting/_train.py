@@ -89,9 +89,8 @@ def comparable_optimizer(
         return optimizer.init(z), update(gradient, state, z, **read)
 
     key = program_key(start_and_step, like, state, like, loss)
-    if key is None:
-        return optimizer
-    return type(optimizer)(*(ComparableFunction(part, key) for part in (optimizer.init, update)))
+    made = [ComparableFunction(part, key) for part in (optimizer.init, update)]
+    return optimizer if key is None else type(optimizer)(*made)
 
 
 @eqx.filter_jit
