@@ -80,7 +80,6 @@ def comparable_optimizer(
     """
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[batched:], leaf.dtype), z)
     loss = jax.ShapeDtypeStruct((), jnp.result_type(*jax.tree.leaves(like)))
-    state = jax.eval_shape(optimizer.init, like)
     update = optax.with_extra_args_support(optimizer).update
 
     def start_and_step(gradient: PyTree, state: PyTree, z: PyTree, loss: Array) -> PyTree:
@@ -88,7 +87,7 @@ def comparable_optimizer(
         read = {"value": loss, "grad": gradient, "value_fn": optax.tree.sum}
         return optimizer.init(z), update(gradient, state, z, **read)
 
-    key = program_key(start_and_step, like, state, like, loss)
+    key = program_key(start_and_step, like, jax.eval_shape(optimizer.init, like), like, loss)
     made = [ComparableFunction(part, key) for part in (optimizer.init, update)]
     return optimizer if key is None else type(optimizer)(*made)
 

@@ -16,7 +16,7 @@ from .._core.tracing import is_symbolic
 from ..kernels import Kernel
 from ..priors import PairMask, Prior, pair_mask_of
 from ..rules import Rule
-from ._softmax_state import SoftmaxState
+from ._softmax_state import SoftmaxState, round_before_shift
 
 # Sizes from which one way to evaluate a sum is faster than another, and sizes of blocks. No size
 # changes a result beyond rounding. Figures are of a CPU with 2 cores, float32.
@@ -243,30 +243,11 @@ def apply_prior(
     i: Int[Array, " queries"],
     j: Int[Array, " keys"],
 ) -> Float[Array, "queries keys"]:
-    """Returns log K / τ + log π; -inf for a forbidden pair, even if its score is NaN.
+    """Returns log K / τ + log π, without a prior not yet `round_before_shift`; -inf for a forbidden
+    pair, even if its score is NaN.
 
     `scores`: log K / τ. `i`, `j`: the positions of the queries and of the keys.
     """
-    scores = materialise_before_shift(scores)
     if prior is None:
         return scores
-    return prior.add_to_scores(scores, i, j)
-
-
-@jax.custom_jvp
-def materialise_before_shift(scores: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Returns the scores, rounded to their dtype before a shift is subtracted; +inf becomes the
-    largest number.
-
-    A compiler may fuse the subtraction with the product that a score ends in (an FMA). The highest
-    score minus itself is then the rounding error of the score, which exceeds 1 for scores above
-    1/ε. A minimum between both keeps them apart.
-    """
-    largest = jnp.finfo(scores.dtype).max
-    return jax.lax.min(scores, jnp.full_like(scores, largest))
-
-
-@materialise_before_shift.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """Returns the materialised scores, and the tangent of the scores unchanged."""
-    return materialise_before_shift(*primals), tangents[0]
+    return prior.add_to_scores(round_before_shift(scores), i, j)

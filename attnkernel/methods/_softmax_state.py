@@ -116,8 +116,11 @@ def _weights_at_maximum(
 
     For a query far from all keys every $\dot s_i$ is large, and T/Z moves by their differences.
     """
-    maximum = finite_shift(jnp.max(log_weights, axis=-1, initial=-jnp.inf))
-    weights = jnp.exp(log_weights - maximum[..., None])
+    # the maximum is rounded, and not what it is of: XLA would write all pairs once more (2.2 → 2.0
+    # ms for 8 heads of 512 rows)
+    highest = round_before_shift(jnp.max(log_weights, axis=-1, initial=-jnp.inf))
+    maximum = finite_shift(highest)
+    weights = jnp.exp(round_before_shift(log_weights) - maximum[..., None])
     return maximum, jnp.sum(weights, axis=-1), weights
 
 
@@ -133,3 +136,22 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[tuple, tuple]:
 def finite_shift(maximum: Float[Array, "..."]) -> Float[Array, "..."]:
     """Returns `maximum` without derivatives, and 0 in place of -inf, so that -inf − m is -inf."""
     return jax.lax.stop_gradient(jnp.where(jnp.isneginf(maximum), 0.0, maximum))
+
+
+@jax.custom_jvp
+def round_before_shift(scores: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Returns the scores, rounded to their dtype before a shift is subtracted; +inf becomes the
+    largest number.
+
+    A compiler may fuse the subtraction with the product that a score ends in (an FMA). The highest
+    score minus itself is then the rounding error of the score, which exceeds 1 for scores above
+    1/ε. A minimum between both keeps them apart.
+    """
+    largest = jnp.finfo(scores.dtype).max
+    return jax.lax.min(scores, jnp.full_like(scores, largest))
+
+
+@round_before_shift.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """Returns the rounded scores, and the tangent of the scores unchanged."""
+    return round_before_shift(*primals), tangents[0]
