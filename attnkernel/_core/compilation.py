@@ -66,6 +66,11 @@ def comparable_by_program(function: Callable, *arguments: Any) -> Callable:
     ... )
     >>> one == same, one == other
     (True, False)
+    >>> first, second = lambda a, b: a, lambda a, b: b
+    >>> comparable_by_program(first, number, number) == comparable_by_program(
+    ...     second, number, number
+    ... )
+    False
     >>> def with_slope(a):
     ...     kept = jax.custom_jvp(lambda x: x)
     ...     kept.defjvp(lambda x, tangents: (x[0], a * tangents[0]))
@@ -92,7 +97,7 @@ def program_key(function: Callable, *arguments: Any) -> Hashable:
     **Arguments:** `arguments`: trees of `jax.ShapeDtypeStruct`.
     """
     # a new function, as `jit` keeps the trace of one that it knows
-    traced = jax.jit(lambda *of: function(*of)).trace(*arguments)  # noqa: PLW0108
+    traced = jax.jit(lambda *of: function(*of), keep_unused=True).trace(*arguments)  # noqa: PLW0108
     # the others are arrays of outer transformations
     if len(traced.jaxpr.in_avals) > len(jax.tree.leaves(arguments)):
         return None
@@ -101,12 +106,10 @@ def program_key(function: Callable, *arguments: Any) -> Hashable:
         return None
     if "custom_jvp_call" in jaxpr:
 
-        def tangent(*arguments: Any) -> Any:
-            moving, rest = eqx.partition(arguments, eqx.is_inexact_array)
-            of = lambda moving: function(*eqx.combine(moving, rest))  # noqa: E731
-            return jax.jvp(of, (moving,), (moving,))[1]
+        def tangent(*given: Any) -> Any:
+            return eqx.filter_jvp(function, given, eqx.filter(given, eqx.is_inexact_array))[1]
 
-        program += jax.jit(tangent).trace(*arguments).lower().as_text()
+        program += jax.jit(tangent, keep_unused=True).trace(*arguments).lower().as_text()
     return program, jax.tree.structure(traced.out_info)
 
 

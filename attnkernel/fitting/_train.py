@@ -16,7 +16,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._core.arrays import AnyArray, as_numpy_if_concrete, is_outside_jit, namespace_of
-from .._core.compilation import ComparableFunction, program_key
+from .._core.compilation import ComparableFunction, comparable_by_program, program_key
 from ..objectives import Sample
 from ._checkpoints import identity_of
 from ._options import Options
@@ -79,17 +79,18 @@ def comparable_optimizer(
     `z`: free variables, with `batched` leading axes of fits and starts.
     """
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[batched:], leaf.dtype), z)
-    loss = jax.ShapeDtypeStruct((), jnp.result_type(*jax.tree.leaves(like)))
     update = optax.with_extra_args_support(optimizer).update
 
-    def start_and_step(gradient: PyTree, state: PyTree, z: PyTree, loss: Array) -> PyTree:
+    def start_and_step(gradient: PyTree, state: PyTree, z: PyTree) -> PyTree:
         """Starts, and takes a step with all that an optimiser may read, as `train_step` does."""
-        read = {"value": loss, "grad": gradient, "value_fn": optax.tree.sum}
+        read = {"value": optax.tree.sum(z), "grad": gradient, "value_fn": optax.tree.sum}
         return optimizer.init(z), update(gradient, state, z, **read)
 
-    key = program_key(start_and_step, like, jax.eval_shape(optimizer.init, like), like, loss)
-    made = [ComparableFunction(part, key) for part in (optimizer.init, update)]
-    return optimizer if key is None else type(optimizer)(*made)
+    key = program_key(start_and_step, like, jax.eval_shape(optimizer.init, like), like)
+    if key is None:
+        return type(optimizer)(comparable_by_program(optimizer.init, like), optimizer.update)
+    init = ComparableFunction(optimizer.init, ("init", key))
+    return type(optimizer)(init, ComparableFunction(update, ("update", key)))
 
 
 @eqx.filter_jit

@@ -16,7 +16,7 @@ from .._core.tracing import is_symbolic
 from ..kernels import Kernel
 from ..priors import PairMask, Prior, pair_mask_of
 from ..rules import Rule
-from ._softmax_state import SoftmaxState, round_before_shift
+from ._softmax_state import SoftmaxState, materialise_before_shift
 
 # Sizes from which one way to evaluate a sum is faster than another, and sizes of blocks. No size
 # changes a result beyond rounding. Figures are of a CPU with 2 cores, float32.
@@ -243,11 +243,13 @@ def apply_prior(
     i: Int[Array, " queries"],
     j: Int[Array, " keys"],
 ) -> Float[Array, "queries keys"]:
-    """Returns log K / τ + log π, without a prior not yet `round_before_shift`; -inf for a forbidden
-    pair, even if its score is NaN.
+    """Returns log K / τ + log π; -inf for a forbidden pair, even if its score is NaN.
+
+    Callers materialise the result before they subtract a shift; a prior never gets a score of
+    +inf.
 
     `scores`: log K / τ. `i`, `j`: the positions of the queries and of the keys.
     """
     if prior is None:
         return scores
-    return prior.add_to_scores(round_before_shift(scores), i, j)
+    return prior.add_to_scores(materialise_before_shift(scores), i, j)

@@ -15,7 +15,7 @@ from .._core.tracing import any_in_batch, is_symbolic, stop_gradients, vary_alik
 from ..kernels import PointBoxes
 from ..priors import PositionBlock, Prior
 from ._base import Parts, apply_prior
-from ._softmax_state import round_before_shift
+from ._softmax_state import materialise_before_shift
 
 
 class Block(NamedTuple):
@@ -146,9 +146,10 @@ def block_log_weights(
     kernel, prior, rule = parts
     rows, columns = row.points.shape[1], column.points.shape[1]
     i, j = row.low + jnp.arange(rows), column.low + jnp.arange(columns)
-    scores = round_before_shift(rule.scaled_scores(kernel.pairwise(row.points.T, column.points.T)))
+    scores = rule.scaled_scores(kernel.pairwise(row.points.T, column.points.T))
     # a prior may be finite at the rows alone
     scores = apply_prior(scores, prior, jnp.minimum(i, row.high), jnp.minimum(j, column.high))
+    scores = materialise_before_shift(scores)
     scores = rule.log_weights(scores, row.values[0] if len(row.values) else None)
     if is_symbolic(keys) or keys % columns:
         scores = jnp.where((j < keys)[None, :], scores, -jnp.inf)

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from .._core.tracing import any_in_batch, is_symbolic, vary_alike
 from ._base import Parts, Task, apply_prior
 from ._blocks import Block
-from ._softmax_state import finite_shift, round_before_shift
+from ._softmax_state import finite_shift, materialise_before_shift
 
 Scores = Callable[[Array, Array], Float[Array, " rows"]]
 
@@ -82,7 +82,7 @@ def add_block(
     def scores(key: Array, j: Array) -> Array:
         one = jax.vmap(kernel.log_pair, in_axes=(1, None))(row.points, key)[:, None]
         at = jnp.minimum(j, keys - 1)[None]
-        one = round_before_shift(apply_prior(rule.scaled_scores(one), prior, i, at)[:, 0])
+        one = materialise_before_shift(apply_prior(rule.scaled_scores(one), prior, i, at)[:, 0])
         return jnp.where(j < keys, one, -jnp.inf) if keys % size else one
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

@@ -11,7 +11,7 @@ from ..kernels import Kernel
 from ..priors import Prior
 from ..rules import Rule, entmax_threshold
 from ._base import Keys, Method, Parts, Queries, Task, Values, apply_prior, batch_size_within_memory
-from ._softmax_state import SoftmaxState, round_before_shift
+from ._softmax_state import SoftmaxState, materialise_before_shift
 
 
 class Dense(Method):
@@ -84,7 +84,7 @@ def dense_weights(
     log_weights, _ = log_weights_of_block(q, k, kernel, prior, rule, i, j)
     state = SoftmaxState.from_log_weights(log_weights, jnp.zeros((k.shape[0], 0), q.dtype))
     log_mass = state.with_sink(rule.log_sink()).log_mass[:, None]
-    log_weights, some = round_before_shift(log_weights), ~jnp.isneginf(log_weights)
+    log_weights, some = materialise_before_shift(log_weights), ~jnp.isneginf(log_weights)
     # the exponential comes last: XLA computes it once, and a selection anew for each use
     return jnp.exp(jnp.where(some, log_weights - jnp.where(some, log_mass, 0.0), -jnp.inf))
 
@@ -96,10 +96,10 @@ def log_weights_of_block(
     and the threshold of each query.
 
     The threshold is that of entmax, whose log-weights depend on it; None for any other rule.
+    Callers materialise log-weights before they subtract a shift.
     """
-    scores = apply_prior(rule.scaled_scores(kernel.pairwise(q, k)), prior, i, j)
-    if rule.entmax_exponent is None:
-        return rule.log_weights(scores, None), None
-    scores = round_before_shift(scores)
-    threshold = entmax_threshold(scores, rule.entmax_exponent)
+    scores, threshold = apply_prior(rule.scaled_scores(kernel.pairwise(q, k)), prior, i, j), None
+    if rule.entmax_exponent is not None:
+        scores = materialise_before_shift(scores)
+        threshold = entmax_threshold(scores, rule.entmax_exponent)
     return rule.log_weights(scores, threshold), threshold

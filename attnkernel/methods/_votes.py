@@ -12,7 +12,7 @@ from ..rules import Rule, Softmax
 from ._base import Keys, Method, Queries, Task
 from ._dense import log_weights_of_block
 from ._key_ranges import STEP_PAIRS, Loop, loops_over_blocks, map_loops
-from ._softmax_state import finite_shift, round_before_shift
+from ._softmax_state import finite_shift, materialise_before_shift
 from ._sorted_sums import bisect_first_false
 
 
@@ -61,6 +61,7 @@ class Votes(eqx.Module):
         `count`: the number of keys to name. `log_sink`: the log-mass of a sink, which lowers
         `weights` alone.
         """
+        log_weights = materialise_before_shift(log_weights)
         indices = largest(jax.lax.stop_gradient(log_weights), count)
         shift = finite_shift(jnp.max(log_weights, axis=1))[:, None]
         seen = ~jnp.isneginf(log_weights)
@@ -122,7 +123,7 @@ def votes_of_member(
 
     def of_block(q: Queries, columns: list[Keys], i: Array, j: Array) -> Votes:
         log_weights, _ = log_weights_of_block(q, columns[0], kernel, prior, rule, i, j)
-        found = Votes.from_log_weights(round_before_shift(log_weights), count, rule.log_sink())
+        found = Votes.from_log_weights(log_weights, count, rule.log_sink())
         return Votes(found.indices + j[0], found.weights, found.effective_number, found.entropy)
 
     return map_loops(of_block, q, [k], list(map(at_least, loops)))
@@ -184,7 +185,7 @@ def votes_on_a_line(
     def of_query(q: Array, i: Array, j: Array) -> Array:
         return log_weights_of_block(q[None], k[j], kernel, prior, rule, i[None], j)[0][0]
 
-    log_weights = round_before_shift(jax.vmap(of_query)(q, i, indices))
+    log_weights = materialise_before_shift(jax.vmap(of_query)(q, i, indices))
     if (sink := rule.log_sink()) is not None:
         log_mass = jnp.logaddexp(log_mass, sink.astype(log_mass.dtype))
     log_mass = jnp.where(jnp.isneginf(log_mass), 0.0, log_mass)  # of no key and no sink

@@ -148,14 +148,14 @@ def test_a_second_call_compiles_nothing(programs):
         assert bool(programs) == (lengthscale == 1.0)
     counts = []
     # the first call compiles; a new function that computes the same does not
-    for width in (1, 1, 2):
+    for width, at in ((1, 0), (1, 0), (2, 0), (2, 1)):
         near = jnp.arange(-1000, 1000) < width
         near = jax.jit(lambda place, near=near: near[place])  # a constant of its own
-        prior = ~MaskFunction(lambda i, j, near=near: near(i - j + 1000))
+        prior = ~MaskFunction(lambda *places, near=near, at=at: near(places[at] + 1000))
         programs.clear()
         ak.attend(q, k, v, kernel=ak.Gaussian(1.0), prior=prior, method=method)
         counts.append(len(programs))
-    assert counts == [1, 0, 1]
+    assert counts == [1, 0, 1, 1]
 
 
 def test_mask_functions_may_read_arrays_of_outer_transformations():
