@@ -71,6 +71,9 @@ def comparable_by_program(function: Callable, *arguments: Any) -> Callable:
     ...     second, number, number
     ... )
     False
+    >>> moving, fixed = lambda a: 2 * a, lambda a: jax.lax.stop_gradient(2 * a)
+    >>> comparable_by_program(moving, number) == comparable_by_program(fixed, number)
+    False
     >>> def with_slope(a):
     ...     kept = jax.custom_jvp(lambda x: x)
     ...     kept.defjvp(lambda x, tangents: (x[0], a * tangents[0]))
@@ -92,7 +95,7 @@ def program_key(function: Callable, *arguments: Any) -> Hashable:
     3 ms, 7 ms for `optax.adam`. (The text of a jaxpr takes a third of it, and leaves out the
     constants of inner ones.) A program is incomplete if it reads an array of an outer `jit` or
     `vmap`, or has a `jax.custom_vjp` or a custom call, such as one back into Python. A function
-    with a `jax.custom_jvp` has the program of its tangents too.
+    with a `jax.custom_jvp` or a `stop_gradient` has the program of its tangents too.
 
     **Arguments:** `arguments`: trees of `jax.ShapeDtypeStruct`.
     """
@@ -104,7 +107,7 @@ def program_key(function: Callable, *arguments: Any) -> Hashable:
     program, jaxpr = traced.lower().as_text(), str(traced.jaxpr)
     if "custom_call" in program or "custom_vjp_call" in jaxpr:
         return None
-    if "custom_jvp_call" in jaxpr:
+    if "custom_jvp_call" in jaxpr or "stop_gradient" in jaxpr:
 
         def tangent(*given: Any) -> Any:
             return eqx.filter_jvp(function, given, eqx.filter(given, eqx.is_inexact_array))[1]

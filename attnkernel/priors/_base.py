@@ -349,7 +349,7 @@ class And(_Pair):
     """
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return self.first.allows(i, j) & self.second.allows(i, j)
+        return jnp.logical_and(self.first.allows(i, j), self.second.allows(i, j))  # of 0 and 1, too
 
     def add_to_scores(self, scores: Array, i: Array, j: Array) -> Float[Array, "queries keys"]:
         return self.second.add_to_scores(self.first.add_to_scores(scores, i, j), i, j)
@@ -380,7 +380,7 @@ class Or(_Pair):
     """
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return self.first.allows(i, j) | self.second.allows(i, j)
+        return jnp.logical_or(self.first.allows(i, j), self.second.allows(i, j))
 
     def any_allowed(self, block: PositionBlock) -> Bool[Array, ""] | bool:
         return self.first.any_allowed(block) | self.second.any_allowed(block)
@@ -395,6 +395,10 @@ class Not(Mask):
     array([[0., 1., 1.],
            [0., 0., 1.],
            [0., 0., 0.]], dtype=float32)
+    >>> np.exp((~ak.priors.MaskFunction(lambda i, j: i - j)).pairwise(i, i))  # 0 is False
+    array([[1., 0., 0.],
+           [0., 1., 0.],
+           [0., 0., 1.]], dtype=float32)
 
     ```
     """
@@ -405,7 +409,7 @@ class Not(Mask):
         require_instance("mask", self.mask, Mask, "ak.Causal()")
 
     def allows(self, i: Int[Array, ""], j: Int[Array, ""]) -> Bool[Array, ""]:
-        return ~self.mask.allows(i, j)
+        return jnp.logical_not(self.mask.allows(i, j))
 
 
 def require_prior(name: str, prior: Any) -> None:

@@ -265,6 +265,10 @@ class Forget(Prior):
     array([[1.   , 0.   , 0.   ],
            [0.5  , 1.   , 0.   ],
            [0.125, 0.25 , 1.   ]], dtype=float32)
+    >>> ak.priors.Forget(jnp.log(jnp.array([1.0, 0.0, 1.0]))).pairwise(i, i)
+    Array([[  0., -inf, -inf],
+           [-inf,   0., -inf],
+           [-inf,   0.,   0.]], dtype=float32)
 
     ```
     """
@@ -293,9 +297,10 @@ class Forget(Prior):
             )
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
-        decay = self._decay()
+        decay, closed = self._decay(), jnp.cumsum(jnp.isneginf(self.log_gates))
         later = jnp.maximum(i, j)  # above the diagonal 0, without a derivative
-        return jnp.where(j > i, -jnp.inf, decay.at(later).minus(decay.at(j)))
+        hidden = (j > i) | (closed[later] > closed[j])
+        return jnp.where(hidden, -jnp.inf, decay.at(later).minus(decay.at(j)))
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:
         decay = self._decay()

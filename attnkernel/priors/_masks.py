@@ -71,7 +71,7 @@ class MaskFunction(Mask):
         It is unchanged if it reads an array of an outer `jit` or `vmap`, or calls back into Python.
         `dtype`, of the scores, is not used: `ScoreFunction.comparable` needs it.
         """
-        position = jax.ShapeDtypeStruct((), jnp.int32)
+        position = jax.ShapeDtypeStruct((), jnp.result_type(int))
         return MaskFunction(comparable_by_program(self.function, position, position))
 
 
@@ -139,7 +139,9 @@ class Window(Mask):
         )
 
     def pair_mask(self) -> PairMask:
-        return PairMask(limits=(self.left, self.right))
+        if isinstance(self.left, int) and isinstance(self.right, int):
+            return PairMask(limits=(self.left, self.right))
+        return PairMask(unsupported_reason="Window of limits that are no numbers")
 
 
 class Prefix(Mask):

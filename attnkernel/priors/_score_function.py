@@ -114,12 +114,15 @@ class ScoreFunction(Prior):
         """
         if not isinstance(self.function, _OfPair):
             return self
-        score, integer = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct((), jnp.int32)
-        pair, given = (score, integer, integer, integer), self.function.function
+        integer = jax.ShapeDtypeStruct((), jnp.result_type(int))
+        pair = (jax.ShapeDtypeStruct((), dtype), integer, integer, integer)
+        given = self.function.function
         function: Any = comparable_by_program(given, *pair)
         if function is given:
             traced = jax.make_jaxpr(lambda *pair: jnp.asarray(given(*pair)))(*pair)
-            function = _Traced(tuple(traced.consts), traced.jaxpr)
+            heads = jnp.shape(self.head)  # each part of an `ak.PerHead` has the arrays
+            constants = (jnp.broadcast_to(c, (*heads, *jnp.shape(c))) for c in traced.consts)
+            function = _Traced(tuple(constants), traced.jaxpr)
         return eqx.tree_at(lambda prior: prior.head, ScoreFunction(function), self.head)
 
 
@@ -139,6 +142,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     scores, *pairs = replace_forbidden(seen, scores, i[:, None], j[None])
     of_pairs = lambda prior, scores: jax.vmap(jax.vmap(prior._of_pair))(scores, *pairs)  # noqa: E731
     change = eqx.filter_jvp(of_pairs, (prior, scores), tangents[:2])[1]
+    change = jnp.zeros_like(scores) if change is None else change  # f without a derivative
     return _scores_of_pairs(*primals), jnp.where(seen, change, 0.0)
 
 
@@ -158,7 +162,7 @@ class _Traced(eqx.Module):
     jaxpr: Any = eqx.field(static=True)
 
     def __call__(self, score: Array, i: Array, j: Array, h: Array) -> Array:
-        positions = (number.astype(jnp.int32) for number in (i, j, h))
+        positions = (number.astype(jnp.result_type(int)) for number in (i, j, h))
         return eval_jaxpr(self.jaxpr, self.constants, score, *positions)[0]
 
 
