@@ -159,12 +159,14 @@ def _read_state(state: LinearState, queries: Features) -> SoftmaxState:
 def _state_of_sums(
     highest: Float[Array, " queries"], sums: Float[Array, "queries width"], some: Array
 ) -> SoftmaxState:
-    """Returns the softmax state with these sums; a mass that is not positive becomes NaN.
+    """Returns the softmax state with these sums; a mass that is not positive becomes NaN, unless
+    all sums of its query are 0.
 
     `highest`: the shift of each query. `sums`: Σ exp(s − shift) (v, 1). `some`: whether any key
     is summed; if not, the mass stays 0.
     """
-    mass = jnp.where(some & ~(sums[:, -1] > 0), jnp.nan, sums[:, -1])
+    is_wrong = some & ~(sums[:, -1] > 0) & jnp.any(sums != 0, axis=1)
+    mass = jnp.where(is_wrong, jnp.nan, sums[:, -1])
     return SoftmaxState(highest, mass, sums[:, :-1])
 
 

@@ -180,7 +180,9 @@ def votes_on_a_line(
     if mask.excludes_self:
         own, places = indices == i[:, None], jnp.arange(min(count, width))[None, :]
         after_own = jnp.any(own, axis=1)[:, None] & (jnp.argmax(own, axis=1)[:, None] <= places)
-        indices = jnp.take_along_axis(indices, jnp.minimum(places + after_own, width - 1), axis=1)
+        places = places + after_own
+        others = jnp.take_along_axis(indices, jnp.minimum(places, width - 1), axis=1)
+        indices = jnp.where(places < width, others, i[:, None])  # the own key last, of weight 0
 
     def of_query(q: Array, i: Array, j: Array) -> Array:
         return log_weights_of_block(q[None], k[j], kernel, prior, rule, i[None], j)[0][0]

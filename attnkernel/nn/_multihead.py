@@ -255,7 +255,13 @@ class MultiheadAttention(HeadsLayer):
         return jax.tree.map(lambda of: of.reshape(self.num_heads, *of.shape[2:]), found)
 
     def cache(self, capacity: int, **options: Any) -> KVCache:
-        """An empty cache for `step`; `options` as in `KVCache`."""
+        """An empty cache for `step`; `options` as in `KVCache`.
+
+        **Raises:** `ValueError` for a kernel that looks at all keys, such as `NearestNeighbours`.
+        """
+        kernel: Any = getattr(self.kernel, "stack", self.kernel)
+        if not kernel.is_pairwise:  # it would count the places without a key
+            raise ValueError(f"{type(kernel).__name__} looks at all keys: it takes no cache.")
         return KVCache(capacity, self.num_kv_heads, self.qk_size, self.vo_size, **options)
 
     def recurrent_cache(self, *, dtype=None) -> RecurrentCache:

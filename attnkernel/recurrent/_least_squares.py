@@ -240,4 +240,6 @@ def _add_compensated(
     added = added + jnp.exp(log_decay) * state.lost[None]
     grams = add_to_decayed(state.gram[None], log_decay, added)
     change = (jnp.expm1(log_decay) * state.gram[None] + added)[-1]
-    return grams, jax.lax.stop_gradient(change - (grams[-1] - state.gram))
+    # with a fast decay the sum is not that of gram and change (`add_to_decayed`)
+    lost = jnp.where(log_decay[-1] > -0.5, change - (grams[-1] - state.gram), 0.0)
+    return grams, jax.lax.stop_gradient(lost)

@@ -197,8 +197,16 @@ def test_recurrent_cache_needs_linear_attention():
         assert_raises(message, made_module(2, 4, **options).recurrent_cache)
 
 
+class PositivePart(ak.kernels.FiniteRank):
+    def features(self, x):
+        return ak.kernels.Features(jnp.zeros_like(x), jnp.maximum(x, 0.0))
+
+
 def test_negative_mass_gives_nan():
-    """Trigonometric features may give a negative weight: there is no mean then."""
+    """Trigonometric features may give a negative weight: there is no mean then. A query of which
+    all weights are 0 sees no key."""
+    one = np.ones((1, 1), np.float32)
+    assert ak.attend(one, -one, one, kernel=PositivePart(), method=Linear()) == 0.0
     features = random_features(1, 1, positive=False)
     apart = np.pi / np.asarray(features.directions)  # cos π
 
