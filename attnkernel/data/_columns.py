@@ -256,7 +256,7 @@ def _to_number(cell: str, decimal: str, thousands: str = "") -> float:
     whole, point, rest = cell.partition(decimal)
     if thousands:
         mark = f"[{BLANKS if thousands == ' ' else thousands}]"
-        if re.fullmatch(rf"[-+]?\d{{1,3}}(?:{mark}\d{{3}})+", whole):
+        if re.fullmatch(rf"[-+]?[1-9]\d{{0,2}}(?:{mark}\d{{3}})+", whole):
             whole = re.sub(mark, "", whole)
     if "_" in cell or (decimal == "," and "." in whole + rest):
         return math.nan

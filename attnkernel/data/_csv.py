@@ -160,7 +160,7 @@ def read_file(path: Path, options: "Options", names: Mapping[str, str]) -> CsvFi
             f"every row); it does not identify a lengthscale."
         )
     values = table.astype(jax.dtypes.canonicalize_dtype(float))
-    for column, numbers, rounded in zip(columns[:dim], table.T, values.T, strict=False):
+    for column, numbers, rounded in zip(columns[: dim + 1], table.T, values.T, strict=False):
         if loss := precision_loss(numbers, rounded):
             raise ValueError(
                 f"{path}, column {column.name!r}: {loss} Use float64 (precision: float64, or "
@@ -340,7 +340,7 @@ def _read_columns(path: Path, columns: Sequence[Column], options: Options) -> Ne
     `OptionError` for a cell that cannot be read, with the row and the column. `ValueError` for an
     empty file, a missing column, and a row with more or fewer cells than the header.
     """
-    records = Records(path, options.delimiter, options.encoding)
+    records = Records(path, options.delimiter, options.encoding, options.decimal)
     header = next(records, None)
     if header is None:
         raise ValueError(f"{path} is empty; expected a header line with the names of the columns.")

@@ -24,10 +24,10 @@ class Records(Iterator[list[str]]):
     `csv.field_size_limit` for the process.
     """
 
-    def __init__(self, path: Path, delimiter: str = ",", encoding: str = "utf-8"):
+    def __init__(self, path: Path, delimiter=",", encoding: str = "utf-8", decimal: str = "."):
         self._path, self.line = path, 0
         csv.field_size_limit(MAX_LINE_CHARACTERS)  # a cell may be that long
-        lines = _read_lines(path, encoding)
+        lines = _read_lines(path, encoding, sep=delimiter, decimal=decimal)
         first = list(itertools.islice(lines, 1))
         said = re.fullmatch(r'"?sep=(.)"?\s*', first[0]) if first else None
         self._lines_before, delimiter = (0, delimiter) if said is None else (1, said[1])
@@ -47,15 +47,16 @@ class Records(Iterator[list[str]]):
                 return cells
 
 
-def _read_lines(path: Path, encoding: str) -> Iterator[str]:
+def _read_lines(path: Path, encoding: str, **marks: str) -> Iterator[str]:
     """Yields the lines of a text file, also compressed by gzip, and of a workbook or Parquet file
-    as CSV; `ValueError` says why it cannot be read, as for a line of 2²⁴ characters."""
+    as CSV with these marks, `sep` and `decimal`; `ValueError` says why it cannot be read, as for a
+    line of 2²⁴ characters."""
     try:
         if path.exists() and not path.is_file():  # a device has no end
             kind = "a directory" if path.is_dir() else "no regular file"
             raise RefusedFileError(f"{path} is {kind}; expected a CSV file.")
         if path.suffix in READERS and path.exists():
-            yield from _read_by_pandas(path)
+            yield from _read_by_pandas(path, **marks)
             return
         with path.open("rb") as file:
             first = file.read(4)
@@ -101,7 +102,7 @@ SIGNATURES = {
 }
 
 
-def _read_by_pandas(path: Path) -> Iterator[str]:
+def _read_by_pandas(path: Path, **marks: str) -> Iterator[str]:
     """Yields the lines of CSV of the first sheet of a workbook, or of a Parquet file.
 
     `RefusedFileError` if pandas is not installed or cannot read the file.
@@ -114,7 +115,7 @@ def _read_by_pandas(path: Path) -> Iterator[str]:
         raise RefusedFileError(f"{path} is read by pandas: {error}") from None
     except Exception as error:
         raise RefusedFileError(f"{path} cannot be read: {error}") from None
-    yield from frame.to_csv(index=False).splitlines(keepends=True)
+    yield from frame.to_csv(index=False, **marks).splitlines(keepends=True)
 
 
 def _encoding_error(path: Path, encoding: str) -> OptionError:

@@ -156,6 +156,9 @@ class KernelEstimator(BaseEstimator):
             searches = self.lengthscale is None and varies and len(rows.x) >= 3
             if objective is not None and searches and has_parameters:
                 data = self._search_rows(kernel)
+                # what it holds of each row, such as groups; `fit` refuses it if rows were merged
+                objective.check_row_fields(len(x))
+                objective = objective.with_rows(self._rows.given[np.argsort(self._rows.group)])
                 # a criterion needs a finite prediction for an empty neighbourhood
                 policy = "mean" if on_empty == "mean" else "nearest"
                 with warnings.catch_warnings(record=True) as caught:

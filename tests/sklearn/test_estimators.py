@@ -117,6 +117,14 @@ def test_weight_of_two_equals_a_row_given_twice(objective):
     np.testing.assert_allclose(times_ten.lengthscale_, weighted.lengthscale_, rtol=1e-6)
 
 
+def test_groups_of_an_objective_follow_their_rows():
+    groups, found = np.arange(N) // 4, []
+    for rows in (np.arange(N), np.argsort(X[:, 0])):
+        parts = {"per_dimension": True, "objective": ak.objectives.GroupKFold(groups[rows])}
+        found.append(KernelRegressor(order=0, **parts).fit(X[rows], Y[rows]).lengthscale_)
+    np.testing.assert_allclose(*found, rtol=1e-9)
+
+
 def test_rows_of_one_input_are_their_mean_with_the_sum_of_their_weights():
     x = np.array([[1.0, 0.0], [0.0, 5.0], [1.0, -0.0], [0.0, 4.0], [7.0, 7.0]])
     y, weights = np.array([1.0, 2.0, 4.0, 8.0, 99.0]), np.array([1.0, 2.0, 3.0, 1.0, 0.0])
