@@ -182,7 +182,8 @@ def _compute_statistics(
     without = x.at[:, column].set(middle)
     found = model.estimate(None, Rows(without, y[:, None]).with_weights(rows.weights))
     null = found.value + model(without, without, y - found.value, **rows.kwargs)
-    residuals = found.loo_residuals
+    # a row without another in reach has none
+    residuals = jnp.where(jnp.isnan(found.loo_residuals), 0.0, found.loo_residuals)
     signs = jax.random.rademacher(key, (len(x), draws), y.dtype)
     labels = jnp.concatenate([y[:, None], null[:, None] + residuals[:, None] * signs], axis=1)
     labels = jnp.where(weights[:, None] > 0, labels, 0.0)

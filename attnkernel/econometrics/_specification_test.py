@@ -59,7 +59,7 @@ def statistic_with_p_value(
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " draws"]]:
     """Returns the first statistic, its p-value, and the others, which are of the bootstrap."""
     statistic, draws = statistics[0], statistics[1:]
-    share = (1.0 + jnp.sum(draws >= statistic)) / statistics.shape[0]
+    share = (1.0 + jnp.sum(~(draws < statistic))) / statistics.shape[0]  # NaN counts, too
     return statistic, share.astype(statistics.dtype), draws
 
 
@@ -178,6 +178,9 @@ def _compute_statistics(
         centre = jnp.mean(x, axis=0, keepdims=True, where=is_row[:, None])
         design = jnp.concatenate([jnp.ones_like(x[:, :1]), x - centre], axis=1)
     labels, design = (jnp.where(is_row[:, None], each, 0.0) for each in (y[:, None], design))
+    # columns of one size: the rank does not depend on their units
+    sizes = jnp.max(jnp.abs(design), axis=0, keepdims=True)
+    design = design / jnp.where(sizes > 0, sizes, 1.0)
     basis, singular, _ = jnp.linalg.svd(design, full_matrices=False)
     least = jnp.finfo(y.dtype).eps * max(design.shape) * singular[0]
     basis = jnp.where((singular > least)[None, :], basis, 0.0)

@@ -301,7 +301,8 @@ def compute_likelihood_bands(
     inside = family.valid_mean(at_query)  # where no mean has this link, the nearest that has one
     eta = jnp.where(at_query == inside, local.coefficients[:, 0], family.link(inside))
     slope = family.mean_slope(eta)
-    parts = (mean, slope * error, family.mean(eta - width), family.mean(eta + width))
+    ends = family.mean(eta - width), family.mean(eta + width)  # a mean may fall with the link
+    parts = (mean, jnp.abs(slope) * error, jnp.minimum(*ends), jnp.maximum(*ends))
     centre, of_mean, lower, upper = map(rows.shaped, parts)
     count = inverse_or_zero(jnp.max(jnp.where(empty, 0.0, found.squares), axis=1))
     is_small = jnp.all(error <= MAX_RELIABLE_ERROR, axis=1)

@@ -356,5 +356,5 @@ class Clusters(eqx.Module):
         prior = OtherFolds(self.codes)
         others = rule.model(rows.x, rows.x, rows.y, prior=prior, **rows.kwargs)
         # where no other cluster is in reach the prediction is the mean of all labels
-        mean = jnp.mean(rows.y, axis=0, keepdims=True)
+        mean = jnp.average(rows.y, axis=0, weights=rule.weights, keepdims=True)
         return rows.y - jnp.where(jnp.isnan(others), mean, others)

@@ -139,7 +139,7 @@ def _find_modes(model: ConditionalDensity, _: None, q: NewInputs, rows: Rows) ->
 
     def of_query(row: Array) -> Array:
         height = jax.lax.map(lambda y: jnp.sum(row * of_label(y)), labels)
-        first = labels[jnp.argmax(height)]
+        first = labels[jnp.argmax(jnp.where(row > 0, height, -jnp.inf))]
 
         def move(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             count, y, _ = state

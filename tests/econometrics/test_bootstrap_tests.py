@@ -143,8 +143,8 @@ def test_specification(x64, lengthscale):
     scores = -np.linalg.norm(x[:, None] - x, axis=2) / 0.2
     expected = specification(x, y, kernel=None if kernel is None else scores)
     assert_close(specification_test(x, y, kernel=kernel, **DEFAULT), expected)
-    if kernel is None:  # a column more that is a sum of others changes nothing
-        design = np.c_[np.ones(N), x, x.sum(axis=1)]
+    if kernel is None:  # a sum of other columns changes nothing, and a unit neither
+        design = np.c_[np.full(N, 1e-16), x, x.sum(axis=1)]
         same = specification_test(x, y, design=design, **DEFAULT)
         assert_close(same, expected, rtol=1e-8)
 
