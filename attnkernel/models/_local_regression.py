@@ -70,16 +70,16 @@ def _fill_empty(
             log = jnp.zeros(keys.shape[0], labels.dtype)
             if prior is not None:
                 log = prior.pairwise(i[None], jnp.arange(keys.shape[0]))[0]
-            seen = ~jnp.isneginf(log)
             if on_empty == "nearest":
+                seen = ~jnp.isneginf(log)
                 gaps = jnp.where(seen[:, None], jnp.abs(keys - point[None, :]), jnp.inf)
                 unit = jnp.min(jnp.max(gaps, axis=1))  # the nearest squared is then of order 1
                 squares = jnp.sum((gaps / jnp.where(unit > 0, unit, 1.0)) ** 2, axis=1)
-                found = labels[jnp.argmin(squares)]
-            else:
-                weights = jax.nn.softmax(jnp.where(jnp.any(seen), log, 0.0))
-                visible = jnp.where(seen[:, None], labels, 0.0)
-                found = jnp.sum(weights[:, None] * visible, axis=0)
+                log = jnp.where(squares == jnp.min(squares), log, -jnp.inf)
+            seen = ~jnp.isneginf(log)
+            weights = jax.nn.softmax(jnp.where(jnp.any(seen), log, 0.0))
+            visible = jnp.where(seen[:, None], labels, 0.0)
+            found = jnp.sum(weights[:, None] * visible, axis=0)
             return jnp.where(jnp.any(seen), found, jnp.nan)
 
         # chunks of 64 queries: never an array of queries x keys

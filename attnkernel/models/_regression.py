@@ -60,9 +60,9 @@ class KernelRegression(LocalRegression, LinearSmoother):
     - `rule`: scores to weights. Default: softmax, exactly normalised.
     - `method`: how sums are evaluated. Default: `Auto()`.
     - `on_empty`: the prediction at a query to which no label has weight: `"nan"` (default),
-      `"nearest"` (the label of the nearest input that the query may see), `"mean"` (the mean of
-      the labels that it may see, by their weights and biases) or `"raise"` (an error, inside `jit`
-      too). Where it may see no label at all, `"nearest"` and `"mean"` are NaN. Never a silent 0.
+      `"nearest"` (the mean label at the nearest input that the query may see), `"mean"` (the mean
+      of the labels that it may see, by their weights and biases) or `"raise"` (an error, inside
+      `jit` too). Where it may see no label at all, `"nearest"` and `"mean"` are NaN. Never a silent 0.
 
     Called with `weights`, of each row, they are in proportion to the inverse variance of its label,
     $1/\sigma_i^2$.

@@ -161,7 +161,9 @@ class BlockedKFold(FoldValidation):
             low, high = (jnp.where(counted > 0, self.times, end) for end in (jnp.inf, -jnp.inf))
             first = jax.ops.segment_min(low, block, self.folds)[block]
             last = jax.ops.segment_max(high, block, self.folds)[block]
-        return _OutsideBlocks(self.times, first - self.gap, last + self.gap)
+        # a row at the gap is hidden, whatever the rounding of its distance
+        gap = self.gap + 4 * jnp.finfo(self.times.dtype).eps * jnp.max(jnp.abs(self.times))
+        return _OutsideBlocks(self.times, first - gap, last + gap)
 
 
 class _OutsideBlocks(Mask):

@@ -220,7 +220,9 @@ def _scores_and_weights(
     n, given = len(x), jnp.ones(len(x)) if of.weights is None else of.weights
     ranks = np.tile(np.arange(n), (of.permutations, 1))
     ranks = jnp.asarray(np.random.default_rng(0).permuted(ranks, axis=1))
-    weights = jnp.where(ranks < n // of.size * of.size, given[None], 0.0)
+    # rows with weight come first, in the same order
+    ranks = jnp.argsort(jnp.argsort(jnp.where(given[None] > 0, ranks, n), axis=1), axis=1)
+    weights = jnp.where(ranks < jnp.sum(given > 0) // of.size * of.size, given[None], 0.0)
 
     def of_permutation(parts: tuple[Array, Array]) -> Float[Array, " n"]:
         rank, weights = parts
