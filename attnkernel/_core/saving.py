@@ -142,7 +142,7 @@ def write_tree(path: str | os.PathLike, tree: Any, metadata: dict[str, Any]) -> 
     plain, arrays = flatten(tree)
     if not is_concrete(*(array for _, array in arrays)):
         raise ValueError("Cannot save traced arrays: call `ak.save` outside jit, vmap and grad.")
-    contiguous = [np.asarray(array, order="C") for _, array in arrays]
+    contiguous = [np.asarray(a, a.dtype.newbyteorder("="), order="C") for _, a in arrays]
     payload = b"".join(array.tobytes() for array in contiguous)
     kinds = {jax.Array: "jax", np.generic: "scalar", np.ndarray: "numpy"}
     leaves = [

@@ -181,6 +181,8 @@ def _hashed_parts(value: Any) -> Iterator[bytes]:
     if isinstance(value, eqx.Module):
         fields = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]
         inner = [part for name in fields for part in (name, getattr(value, name, None))]
+    elif isinstance(value, partial):
+        inner = [value.func, value.args, value.keywords]
     elif isinstance(value, Mapping):
         inner = [part for item in value.items() for part in item]
     elif isinstance(value, Sequence) and not isinstance(value, str):

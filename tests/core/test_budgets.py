@@ -12,7 +12,7 @@ from paths import ROOT
 import attnkernel as ak
 
 # Each is lowered to what is reached.
-CODE_LINES = {"attnkernel": 19_085, "experiments": 13_285, "tests": 20_000}
+CODE_LINES = {"attnkernel": 19_108, "experiments": 13_285, "tests": 20_000}
 FILES = 164
 MODULE_NUMBERS = 55
 NAMES = 60  # at `ak.*`, packages aside

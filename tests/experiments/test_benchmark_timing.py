@@ -162,13 +162,6 @@ def test_missing_contenders_are_reported(run, measured, monkeypatch):
     assert "no R: np (Rscript: not installed)" in printed
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_scripts_of_python_can_be_compiled(name):
-    scripts = CALLS[name].contenders
-    for script in (scripts[one] for one in scripts if one not in latency.R_PACKAGES):
-        compile(f"{script.prepare}\n{script.call}", name, "exec")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "contender"),

@@ -11,12 +11,8 @@ FOR_AUTHORS_INSIDE_JIT = (
     "unbounded rescaled category_counts periods PointBoxes Features PositionBlock PairMask "
     "dense_weights advance identity_of Row"
 )
-CALLED_BY_PLOTNINE = "smooth"
-EXCLUDED = {
-    *("HasDeviance", CALLED_BY_PLOTNINE),
-    *RESULTS.split(),
-    *FOR_AUTHORS_INSIDE_JIT.split(),
-}
+# plotnine calls `smooth`
+EXCLUDED = {"HasDeviance", "smooth", *RESULTS.split(), *FOR_AUTHORS_INSIDE_JIT.split()}
 
 SKLEARN = ("sklearn.KernelRegressor", "sklearn.KernelClassifier")
 WITH_MASKS = (
