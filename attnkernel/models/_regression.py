@@ -62,7 +62,8 @@ class KernelRegression(LocalRegression, LinearSmoother):
     - `on_empty`: the prediction at a query to which no label has weight: `"nan"` (default),
       `"nearest"` (the mean label at the nearest input that the query may see), `"mean"` (the mean
       of the labels that it may see, by their weights and biases) or `"raise"` (an error, inside
-      `jit` too). Where it may see no label at all, `"nearest"` and `"mean"` are NaN. Never a silent 0.
+      `jit` too). Where it may see no label at all, `"nearest"` and `"mean"` are NaN. Never a
+      silent 0.
 
     Called with `weights`, of each row, they are in proportion to the inverse variance of its label,
     $1/\sigma_i^2$.
