@@ -55,8 +55,8 @@ class ComparableFunction:
 
 
 def comparable_by_program(function: Callable, *arguments: Any) -> Callable:
-    """Returns the function as one that equals those with the same `program_key`, or unchanged if
-    there is none.
+    """Returns the function as one that equals all functions with the same `program_key` for these
+    arguments, or unchanged if this key is None.
 
     ```python
     >>> from attnkernel._core.compilation import comparable_by_program

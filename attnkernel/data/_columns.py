@@ -251,7 +251,15 @@ class Column:
 
 
 def _to_number(cell: str, decimal: str, thousands: str = "") -> float:
-    """Returns the number in a cell, with these marks; NaN if the cell is not a number."""
+    """Returns the number in a cell, with these marks; NaN if the cell is not a number.
+
+    ```python
+    >>> from attnkernel.data._columns import _to_number
+    >>> [_to_number(cell, ".", ",") for cell in ("1,250", "-12,345.5", "0,512")]
+    [1250.0, -12345.5, nan]
+
+    ```
+    """
     cell = cell.replace("\u2212", "-")  # a typographic minus
     whole, point, rest = cell.partition(decimal)
     if thousands:

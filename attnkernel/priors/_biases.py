@@ -297,9 +297,10 @@ class Forget(Prior):
             )
 
     def log_pair(self, i: Int[Array, ""], j: Int[Array, ""]) -> Float[Array, ""]:
-        decay, closed = self._decay(), jnp.cumsum(jnp.isneginf(self.log_gates))
-        later = jnp.maximum(i, j)  # above the diagonal 0, without a derivative
-        hidden = (j > i) | (closed[later] > closed[j])
+        decay, later = self._decay(), jnp.maximum(i, j)  # above the diagonal 0, no derivative
+        # of each row the first that it may see: that of the last gate of 0
+        first = jax.lax.cummax(jnp.isneginf(self.log_gates) * jnp.arange(len(self.log_gates)))
+        hidden = (j > i) | (j < first[i])
         return jnp.where(hidden, -jnp.inf, decay.at(later).minus(decay.at(j)))
 
     def score_upper_bound(self, block: PositionBlock) -> Float[Array, ""]:

@@ -141,7 +141,7 @@ class Window(Mask):
     def pair_mask(self) -> PairMask:
         if isinstance(self.left, int) and isinstance(self.right, int):
             return PairMask(limits=(self.left, self.right))
-        return PairMask(unsupported_reason="Window of limits that are no numbers")
+        return PairMask(unsupported_reason="Window whose limits are arrays")
 
 
 class Prefix(Mask):
