@@ -24,7 +24,7 @@ class Records(Iterator[list[str]]):
     `csv.field_size_limit` for the process.
     """
 
-    def __init__(self, path: Path, delimiter: str, encoding: str, decimal: str):
+    def __init__(self, path: Path, delimiter=",", encoding: str = "utf-8", decimal: str = "."):
         self._path, self.line = path, 0
         csv.field_size_limit(MAX_LINE_CHARACTERS)  # a cell may be that long
         lines = _read_lines(path, encoding, sep=delimiter, decimal=decimal)
